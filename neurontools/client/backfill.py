@@ -106,9 +106,9 @@ class Backfill:
             self._deliver(())
 
     def _fetch(self, stretch: PastMomentBuilder) -> bool:
-        """Fetches up to `PIECE` snapshots of a missing range. Returns whether the range is complete.
+        """Fetches up to `PIECE` snapshots of a missing range. Returns whether the whole range is fetched.
 
-        Raises UserError if the reply is incomplete.
+        Raises UserError if the call fails; the snapshots received before are delivered.
         """
         from neurontools.client.daemon_client import Client, Closed
 

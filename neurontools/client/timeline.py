@@ -227,7 +227,7 @@ class PastMomentBuilder:
         return self._after.sequence
 
     def make(self, packed: bytes) -> tuple[Moment, ...]:
-        """Converts the next older reply. Returns its `Moment`, and the previously returned one again with its events.
+        """Converts the next older reply. Returns its `Moment`, and the previously returned one again, now with events.
 
         Events are the difference to the snapshot before. Returns () if the reply is not older than the previous reply,
         for example if it comes from another daemon. A reply at or before `oldest` completes the range.
@@ -245,7 +245,7 @@ class PastMomentBuilder:
         return before, after
 
     def finish(self) -> tuple[Moment, ...]:
-        """Completes the range. If `oldest` is given, returns the `Moment` after it again with its events."""
+        """Completes the range. If `oldest` is given, returns the `Moment` after it again, now with events."""
         self.is_complete = True
         if self._oldest is None:
             return ()

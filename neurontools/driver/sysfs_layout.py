@@ -134,7 +134,7 @@ class FileLocator:
         return files
 
     def _learnt(self, directory: str, cores: list[int], lost: list[str], lost_of_cores: list[str]) -> FoundFiles | None:
-        """Returns the files found for another device, if this device has its missing files at the same paths."""
+        """Returns the files found for another device, if the files that this device lacks are at the same paths."""
         for files in self._known:
             if all(path in files.device and _is_there(directory, files.device[path]) for path in lost) and all(
                 path in files.core and _is_core_file_there(directory, files.core[path], cores) for path in lost_of_cores

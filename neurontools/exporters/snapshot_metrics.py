@@ -203,7 +203,7 @@ class SnapshotMetrics:
     def _process_families(
         self, by_tag: dict[str, list[Process]], snapshot: Snapshot, before: Snapshot | None
     ) -> Iterator[MetricFamily]:
-        """Yields the families with a tag. Values of processes that share a tag, such as ranks of a job, add up."""
+        """Yields the families with a tag label. Values of processes that share a tag, such as ranks, add up."""
         label = self._labels
         used: list[Sample] = []
         vcpu: list[Sample] = []

@@ -21,7 +21,7 @@ class MissingRank:
     """A rank that should run but is on none of the live hosts."""
 
     rank: int
-    host_name: str | None  # host on which it was started; None if unknown
+    host_name: str | None  # host on which the rank was started; None if unknown
     is_host_lost: bool
 
 

@@ -97,7 +97,7 @@ def marked_reason(finding: Finding) -> str:
 
 
 def sentence(finding: Finding, snapshot: Snapshot) -> str:
-    """Returns one line with the reason of a finding, its marks, and its age."""
+    """Returns one line with the reason of a finding, marks such as "[injected]", and its age."""
     seconds = age_seconds(finding, snapshot)
     return marked_reason(finding) + (f" (for {duration_text(float(round(seconds)))})" if seconds >= 1 else "")
 

@@ -124,7 +124,7 @@ def _spare() -> int | None:
 
 
 def listen_address(text: str) -> tuple[str | None, int]:
-    """Parses HOST:PORT. Returns host and port; host None stands for all addresses. Raises ValueError."""
+    """Parses HOST:PORT. Returns host and port; host None stands for all addresses. Raises ValueError if malformed."""
     host, _, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):

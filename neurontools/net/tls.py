@@ -50,7 +50,7 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None)
 
 
 def load_authorities(context: ssl.SSLContext, setting: str, file: str) -> None:
-    """Makes a TLS context require certificates of the CAs in a file. Raises FileProblem."""
+    """Makes a TLS context require certificates of the CAs in a file. Raises FileProblem for an unusable file."""
     import ssl
 
     with file_problems(setting, file):
@@ -139,7 +139,7 @@ class ServerTls:
         return True
 
     def _read_files(self) -> tuple[ssl.SSLContext, bytes]:
-        """Returns a new TLS context and the contents of the client CA file. Raises FileProblem."""
+        """Returns a new TLS context and the contents of the client CA file. Raises FileProblem for an unusable file."""
         context = server_context(self._files, self._protocols)
         if self._files.client_ca is None:
             return context, b""
@@ -151,7 +151,7 @@ class ServerTls:
 
 
 def server_context(files: ServerFiles, protocols: Sequence[str] = ()) -> ssl.SSLContext:
-    """Creates a server's TLS context from the current files. Raises FileProblem.
+    """Creates a server's TLS context from the current files. Raises FileProblem for an unusable file.
 
     Disables session resumption: a resumed session skips the check of the client's certificate.
     """

@@ -94,7 +94,7 @@ class _Plan:
         elif issubclass(hint, Enum):
             self.enums.append((name, hint))
         else:
-            # A field that may be None in the model may lack presence in the message, where it then always has a value.
+            # A field may be None in the model and still have no presence in the message, so that it always has a value.
             is_absent_sometimes = optional and self.message.DESCRIPTOR.fields_by_name[name].has_presence
             (self.optional if is_absent_sometimes else self.scalars).append(name)
 

@@ -5,9 +5,9 @@ keeps at most 512 programs by default.
 """
 
 MOST_MODELS = 512
-MOST_OPERATORS = 17  # operator kinds, and one entry for all others
+MOST_OPERATORS = 17  # 16 operators, and one entry for all other operators
 LONGEST_OPERATOR_NAME = 128
 LONGEST_COLLECTIVE = 32
 MOST_ADVICE = 4
 LONGEST_ADVICE = 400  # characters of each text
-MOST_SUBGRAPHS = 1024  # of all models together: enough for eight models on 128 cores
+MOST_SUBGRAPHS = 1024  # subgraphs of all models together: enough for eight models on 128 cores

@@ -140,7 +140,7 @@ def sort_order_text(settings: DashboardSettings) -> str:
 
 
 def sort_dialog(dashboard: DashboardState, at: str = "") -> OpenDialog:
-    """Returns the dialog for the sort column. The cursor is at column `at`; if it is "", at the sort column."""
+    """Returns the dialog for the sort column. The cursor is at column `at`, or at the sort column if `at` is ""."""
     settings, glyphs = dashboard.settings, dashboard.glyphs
     names = [column.key for column in EVERY_COLUMN]
 

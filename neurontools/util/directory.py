@@ -51,7 +51,7 @@ class Directory:
         return _Walk(os.fspath(path), make_mode, may_be_link).directory()
 
     def below(self, name: str, *, make_mode: int | None = None) -> Directory:
-        """Opens a subdirectory of this user, root or `shared_group`. Raises NotTrusted for others and symbolic links.
+        """Opens a subdirectory. Raises NotTrusted for links, and unless this user, root or `shared_group` owns it.
 
         With `make_mode`, creates a missing subdirectory with this mode. Below a shared directory, it gets the mode of
         that directory instead.

@@ -35,7 +35,7 @@ class HostView:
 
     Opens the feed with `open_feed` for the first viewer, and closes it after the last viewer. `base` is the URL path of
     the pages and ends with a slash. `notes` appear below each page. `hiding` removes data that viewers may not see. If
-    the server shows many hosts, `above` has texts and URLs of links to the page of all, and `name` is this host's name.
+    the server shows many hosts, `above` has text and URL of links to the page of all hosts; `name` is this host's name.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class HostView:
         return link
 
     def address(self, choice: PageQuery, page: str = "", **changes: object) -> str:
-        """Returns the URL of a page for `choice` with `changes`. Another page keeps only columns, PID and device."""
+        """Returns the URL for `choice` with `changes`. The URL of another page keeps only columns, PID and device."""
         if page and page != choice.page:
             kept = {"columns": choice.columns, "pid": choice.pid, "device": choice.device, **changes}
             return f"{self.base}{page}{PageQuery(page, **kept).query()}"  # type: ignore[arg-type]

@@ -33,8 +33,8 @@ class ResourceKind(Enum):
 class ResourceLimit:
     """How many of a resource may be open at the same time: per process, per user and in total."""
 
-    by_process: int  # limits a network client by its address
-    by_user: int  # limits network clients by certificate name
+    by_process: int  # for network clients, the limit of each address
+    by_user: int  # for network clients, the limit of each certificate name
     together: int
 
 

@@ -63,7 +63,7 @@ class ProcessTable:
             self._check(pid)
 
     def facts(self, pid: int, seen_at_unix_seconds: float = 0.0) -> ProcessFacts:
-        """Returns the facts of a process that was seen at this time. Reads them anew if they were cached earlier."""
+        """Returns the facts of a process that was seen at this time. Reads them anew if the cached facts are older."""
         if pid not in self._facts or seen_at_unix_seconds > self._checked_at_unix_seconds[pid]:
             self._check(pid)
         return self._facts[pid]
@@ -338,7 +338,7 @@ def _run(environment: Mapping[bytes, bytes], boot_id: str) -> tuple[tuple[str, .
 
 
 def _place(store: str, boot_id: str) -> str:
-    """Returns the boot ID for a loopback address; "" for an address that other hosts can reach."""
+    """Returns the boot ID if the store has a loopback address, which is unique only on one host; else ""."""
     return boot_id if store.lower().startswith(_LOOPBACK) else ""
 
 

@@ -83,7 +83,7 @@ class CoreQueueTurn:
             self.end()
 
     def _take_turn(self) -> None:
-        """Takes the turn: locks the socket's directory, which needs no write permission."""
+        """Waits for the turn: for the lock on the socket's directory, which needs no write permission."""
         directory = os.path.dirname(self._daemon.socket_path) or "."  # noqa: PTH120
         try:
             self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -198,7 +198,7 @@ class _ConfigurationParser:
         return seconds
 
     def _lists_held_cores_only(self, root: Mapping[str, object]) -> bool:
-        """Whether processes list only NeuronCores that they hold; this key is our extension of AWS's format."""
+        """Reads neuroncores_in_use, a key that AWS lacks: whether processes list only NeuronCores that they hold."""
         value = root.get("neuroncores_in_use", _OF_DEVICES)
         if value not in (_OF_DEVICES, _HELD):
             choice = f'it can be "{_OF_DEVICES}" or "{_HELD}"; "{_OF_DEVICES}" is used'

@@ -107,9 +107,9 @@ class RecordPeriod:
         return earlier is None or earlier.measured_at_seconds != process.measured_at_seconds
 
     def _counted_here(self, process: Process) -> bool:
-        """Whether all counts of a process that the baseline lacks belong to this period.
+        """Whether all counts of a process belong to this period, given that the baseline lacks the process.
 
-        They do not if the process began to count before the first record, attached to an earlier daemon or to none.
+        They do not if the process began to count before the first record, while the daemon did not know it.
         """
         since_seconds = process.counted_since_seconds
         return self.before is not None and (since_seconds is None or since_seconds >= self._began_seconds)

@@ -314,7 +314,7 @@ PROBE = f'count by (__name__) ({{__name__=~"{TAKEN}|{DEVICES.rule}|{PROBED}"}})'
 
 
 def has_rules(counts: dict[str, float]) -> bool:
-    """Whether Prometheus has our recording rules, from the result of PROBE. A tenth of the hosts may lack values."""
+    """Whether Prometheus has our recording rules, by the result of PROBE: for at least nine tenths of the hosts."""
     recorded = counts.get(DEVICES.rule, 0.0)
     return recorded > 0 and recorded >= _RECORDED_FROM * counts.get(TAKEN, 0.0)
 

@@ -33,7 +33,7 @@ class ReportQuantity:
 
 @dataclass(frozen=True, slots=True)
 class QuantityDifference:
-    """The values of a quantity in both runs; None means unknown."""
+    """The values of a quantity in both runs, `a` and `b`; None means unknown."""
 
     quantity: ReportQuantity
     a: float | None
@@ -41,7 +41,7 @@ class QuantityDifference:
 
     @property
     def ratio(self) -> float | None:
-        """The ratio of b to a; None if a is 0 or a value is unknown."""
+        """`b` divided by `a`; None if `a` is 0 or a value is unknown."""
         return self.b / self.a if self.a and self.b is not None else None
 
 
@@ -50,7 +50,7 @@ class OperatorDifference:
     """An operator of one function of the script in both runs. Values are per step and rank.
 
     The values of a run without this operator are None. Operators are matched by function, because line numbers change.
-    `place` is the operator's line in b, or in a if b lacks the operator.
+    `place` is the operator's line in run b, or in run a if run b lacks the operator.
     """
 
     name: str
@@ -66,7 +66,7 @@ class OperatorDifference:
 
     @property
     def change_seconds(self) -> float:
-        """The number of seconds by which b is slower than a."""
+        """The number of seconds by which the operator is slower in run b than in run a."""
         return (self.b_seconds or 0.0) - (self.a_seconds or 0.0)
 
 

@@ -19,13 +19,13 @@ class OperatorUse:
     name: str
     engine: Engine
     place: SourceLine | None  # None if unknown
-    is_backward: bool  # true if it computes the gradient of an operator of that line
+    is_backward: bool  # true if it computes the gradient of an operator at `place`
     count: int = 0
     seconds: float = 0.0
     longest_seconds: float = 0.0
     flops: int = 0
     bytes: int = 0
-    results: dict[str, float] = field(default_factory=dict)  # maps each layout of the result to its seconds
+    results: dict[str, float] = field(default_factory=dict)  # seconds of execution by layout of the result
     seconds_by_rank: list[float] = field(default_factory=list)  # seconds of each rank of the report, in order
 
     @property

@@ -11,7 +11,7 @@ from operator import sub
 from neurontools.profile import ColumnTable, Engine, Profile, SpanKind, TrainingStep
 
 NS_PER_SECOND = 1e9
-_MOST_BEHIND = 1000  # ranks that are further apart than this many steps have no timeline
+_MOST_BEHIND = 1000  # there is no timeline if ranks are further apart than this many steps
 _PART_COLUMNS = ("compile_ns", "input_wait_ns", "transfer_ns", "compute_ns", "collective_ns")
 _TRANSFERS = (SpanKind.TO_DEVICE, SpanKind.FROM_DEVICE)
 

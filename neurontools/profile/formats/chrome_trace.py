@@ -22,7 +22,7 @@ from neurontools.profile import Engine, OperatorDefinition, Profile, SourceLine,
 from neurontools.profile.definitions import CATEGORIES, ENGINE_NAMES, script_line
 
 _BASE_NS = 2**20 * 10**9  # 12 days
-_EXACT_NS = 2**41 * 1000  # below this, doubles of microseconds resolve single nanoseconds
+_EXACT_NS = 2**41 * 1000  # for trace times below this, a double of microseconds resolves single nanoseconds
 _INEXACT_BY_NS = 2
 _GRAPHS, _TRANSFERS = 1, 7
 _LANES = {_GRAPHS: "graphs", **{2 + engine: name for engine, name in ENGINE_NAMES.items()}, _TRANSFERS: "transfers"}
@@ -164,7 +164,7 @@ def _execution_events(profile: Profile, base: int) -> Iterator[str]:
         graph, core, tag = profile.graphs[row.graph], row.core, first_tag + row.correlation
         name = json.dumps(f"nrt_execute ({profile.names[row.reason]})")
         common = f'"execution":{row.correlation},"step":{row.step}'
-        ids = f'"External id":{tag},"correlation":{tag}'  # one device event has them too, as analyses expect
+        ids = f'"External id":{tag},"correlation":{tag}'  # a device event has the same ids, as analyses expect
         start, launched = _us(row.start_ns - base), _us(row.queued_ns - base)
         yield (
             f'{{"ph":"X","cat":"cuda_runtime","name":{name},"pid":{pid},"tid":{pid},"ts":{launched},'

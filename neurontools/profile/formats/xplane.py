@@ -32,7 +32,7 @@ _CATEGORIES = {
 }
 _COLLECTIVES = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter": "reduce-scatter"}
 _PRODUCER = 1
-_MOST_ALLOCATIONS = 20_000  # writes only the latest; each takes some 150 bytes
+_MOST_ALLOCATIONS = 20_000  # limit of written allocations, each of some 150 bytes; the latest are kept
 
 
 class Plane:

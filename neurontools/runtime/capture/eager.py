@@ -102,8 +102,8 @@ def run_eager(
 ) -> Any:
     """Runs an operator eagerly on the host and counts a fallback.
 
-    A graph can't record such an operator, for example because its result layouts depend on values. Adds the results on
-    the CPU to `results`.
+    A graph can't record such an operator, for example because its result layouts depend on values. Adds the results to
+    `results` as CPU tensors.
     """
     with buffers.lock:
         tensors = [t for t in _tensors([*arguments, *keywords.values()]) if not t.is_cpu]

@@ -176,7 +176,7 @@ class TraceReplayer:
     ) -> None:
         """Makes a trace from the observed calls of an executed graph, and stores it in the program's entry."""
         if len(observed) != len(graph.signatures):
-            entry.is_traceable = False  # a replay can't recognize at least one call
+            entry.is_traceable = False  # a replay could not recognize one of the calls, so it was not observed
         elif len(observed) >= _MIN_CALLS:
             self.drop_trace(entry)
             entry.trace = Trace(core, observed, graph.key, graph.buffers, alive, program, self.output, self)

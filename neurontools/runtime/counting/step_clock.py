@@ -134,7 +134,7 @@ class StepClock:
             if rest > 0.0:
                 seconds[part] += rest
                 charged += rest
-            since[part] = began_seconds + _MONOTONIC_SECONDS  # of several open entries, the earliest start remains
+            since[part] = began_seconds + _MONOTONIC_SECONDS  # the earliest start of a part comes last
         return [*seconds, now - self._began_seconds - charged], since
 
     def renew_lock(self) -> None:

@@ -309,7 +309,8 @@ def send_on_channel(channel: int, value: Tensor) -> None:
 def receive_on_channel(channel: int, like: Tensor) -> Tensor:
     """Waits for the next tensor of a channel and returns it as a CPU tensor with the shape and dtype of `like`.
 
-    Raises RuntimeError if the job has one rank and sent nothing. Raises ValueError if the size in bytes differs.
+    Raises RuntimeError if the job has one rank, which sent nothing. Raises ValueError if the tensor has another size in
+    bytes than `like`.
     """
     number = _received[channel] = _received.get(channel, 0) + 1
     key = _channel_key(channel, number)
@@ -392,7 +393,7 @@ class CollectiveWait:
         bits = nbytes.bit_length()
         sizes = [key[2] for key in self._work_seconds if key[:2] == (kind, number)]
         if not sizes:
-            return inf  # the first collective failed, so there is no measurement
+            return inf  # the first collective of this kind failed, so there is no measurement
         nearest = min(sizes, key=lambda size: abs(size - bits))
         return self._work_seconds[kind, number, nearest] * 2.0 ** max(0, bits - nearest)
 

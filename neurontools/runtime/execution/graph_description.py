@@ -190,6 +190,6 @@ class GraphChanges:
 
 
 def _first_difference(old: str, now: str) -> tuple[str, str]:
-    """Removes the strides from the text of two layouts, unless only the strides differ."""
+    """Returns the texts of two layouts; without the strides, unless only the strides differ."""
     short = old.partition("{")[0], now.partition("{")[0]
     return (old, now) if short[0] == short[1] else short

@@ -16,7 +16,7 @@ from neurontools.rpc.report_limits import MOST_OPERATORS
 _FIRST_SAMPLE = 16  # executions before the first sample; early executions are slower
 _SAMPLE_EVERY = 61  # executions per sample; a prime, so that samples reach every position of a periodic loop
 _PREPARATION_SECONDS = 100e-6  # estimated seconds per instruction to prepare a timed execution
-_PREPARATION_RATIO = 0.004  # largest share of a program's time so far that the preparation may take
+_PREPARATION_RATIO = 0.004  # largest share of a program's execution time so far that the preparation may take
 
 
 class OperatorSamples:

@@ -101,7 +101,7 @@ def check_load(
 
 
 EXEC_TIMEOUT = "NEURON_RT_EXEC_TIMEOUT"
-_CLOCK_SLACK_SECONDS = 0.01  # tolerance, as gloo's deadlines use another clock and whole milliseconds
+_CLOCK_SLACK_SECONDS = 0.01  # gloo may end this much early: its deadlines have another clock, in ms
 
 
 class Deadline:

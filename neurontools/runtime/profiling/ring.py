@@ -491,7 +491,7 @@ class ProfileRing:
 def _append(rows: list[Any], row: object) -> int:
     """Appends a row and returns its index. Needs no lock, so signal handlers and forked children may call it.
 
-    Searches from the end, because another thread may have appended rows in the meantime.
+    Searches the row from the end of the list, because another thread may have appended rows after it.
     """
     rows.append(row)
     index = len(rows) - 1

@@ -302,7 +302,7 @@ def with_replacements(program: Program, replacements: Sequence[Replacement]) -> 
 
 
 def _replaced(writer: _Writer, program: Program, replacement: Replacement) -> list[str]:
-    """Returns the source lines that call a replacement. They look up `run` at each call, because it may change."""
+    """Returns source lines that call a replacement, and delete dead values. They look up `run` late: it may change."""
     inputs = ",".join(f"v{number}" for number in replacement.inputs)
     line = f"{writer.name(replacement, 'r')}.run([{inputs}], S)"
     if replacement.outputs:

@@ -35,8 +35,8 @@ class ImpossibleRank(RuntimeError):
 def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns a copy of the environment in which NEURON_RT_VISIBLE_CORES names one core for this worker of torchrun.
 
-    The local rank selects the core. If NEURON_RT_VISIBLE_CORES is already set, the core is in its range, and raises
-    ImpossibleRank if the range is too short. The copy is unchanged if LOCAL_RANK is not set, or if
+    The local rank selects the core: from the range in NEURON_RT_VISIBLE_CORES if that is set, else from all cores.
+    Raises ImpossibleRank if the range is too short. The copy is unchanged if LOCAL_RANK is not set, or if
     NEURON_RT_VISIBLE_CORES is set and LOCAL_WORLD_SIZE is 1.
     """
     changed = dict(environment)

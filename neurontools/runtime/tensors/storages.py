@@ -25,7 +25,7 @@ _BYTES = 8 * _WORDS
 _MOST = 1 << 23
 _REGION_BYTES = (1 << 44, 1 << 40, 1 << 36)
 # The lowest byte of a slot's first word is the state of its storage. _LIVE_BYTE: alive. Every address ends in this
-# byte, and no deleter writes it. _RELEASED_BYTE: `pop_dead` has returned the dead storage, or there was none.
+# byte, and no deleter writes it. _RELEASED_BYTE: `pop_dead` has returned the dead storage, or the slot is new.
 _LIVE_BYTE, _RELEASED_BYTE = 0x80, 0x81
 _PROT_NONE, _PROT_READ_WRITE, _PRIVATE_ANONYMOUS_NORESERVE = 0, 3, 0x4022
 NAME = b"dltensor"

@@ -246,7 +246,7 @@ class Event:
         self._seconds: float | None = None
 
     def record(self, stream: Any = None) -> None:
-        """Executes the pending graph of the stream's core, then stores the time. If `stream` is None, of all cores."""
+        """Executes the pending graph of the stream's core (None: of all cores), then stores the time."""
         synchronize(None if stream is None else getattr(stream, "device", None))
         self._seconds = time.perf_counter()
 

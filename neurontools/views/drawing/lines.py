@@ -57,7 +57,7 @@ class TextPage:
         self.lines.extend(lines)
 
     def append_page(self, other: TextPage) -> None:
-        """Appends another page below this one. A list of the other page replaces this page's list."""
+        """Appends another page below this page. If the other page has a list, that list replaces this page's list."""
         offset = len(self.lines)
         self.lines.extend(other.lines)
         for target in other.targets:
