@@ -217,7 +217,12 @@ HOST_OPTIONS = (
         value="LIST",
         joins=True,
     ),
-    Option("hostfile", "many hosts: a file with a host a line, and where it is", value="FILE", completes=FILES),
+    Option(
+        "hostfile",
+        "many hosts: a file with a host name, and optionally its address, on each line",
+        value="FILE",
+        completes=FILES,
+    ),
     Option("slurm", "many hosts by SSH: those of this Slurm job", value="JOBID"),
     Option(
         "file-sd", "many hosts by SSH: those of a JSON file of targets of Prometheus", value="FILE", completes=FILES

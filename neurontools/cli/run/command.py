@@ -436,7 +436,12 @@ OPTIONS = (
         value="N",
     ),
     Option("simulate", "run on a simulated host of this instance type", value="TYPE", completes=INSTANCE_TYPES),
-    Option("export-sysfs", "keep a tree like the driver's of the simulated host here", value="DIR", completes=FILES),
+    Option(
+        "export-sysfs",
+        "export the simulated host to this directory, as a tree like the driver's",
+        value="DIR",
+        completes=FILES,
+    ),
     Option("socket", "report to the monitor daemon at this socket", value="PATH", completes=FILES),
     Option("wait", "wait up to so many seconds until the cores are free; 0 is for ever", value="SECONDS"),
     Option("top", "show neuron-top while the script runs; its output follows when neuron-top was left"),
