@@ -49,7 +49,7 @@ class FaultRequest:
         kind = self.definition
         targets = sum(target is not None for target in (self.device_index, self.neuroncore_index, self.pid))
         if kind.loses_host and targets:
-            raise ImpossibleFault(f"{kind.name}: it is of the whole host; give no device, NeuronCore or process")
+            raise ImpossibleFault(f"{kind.name}: it affects the whole host; give no device, NeuronCore or process")
         if not kind.loses_host and targets != 1:
             raise ImpossibleFault(f"{kind.name}: give one of a device, a NeuronCore and a process")
         for value, what in ((self.device_index, "device"), (self.neuroncore_index, "NeuronCore"), (self.pid, "PID")):
@@ -76,7 +76,7 @@ class FaultRequest:
     def _check_amount(self, kind: FaultKind) -> None:
         if self.amount is not None:
             if kind.amount is None:
-                raise ImpossibleFault(f"{kind.name}: there is no more or less of it; leave the amount out")
+                raise ImpossibleFault(f"{kind.name}: this fault has no amount; leave it out")
             bounds = kind.amount
             is_whole = not bounds.is_whole or (math.isfinite(self.amount) and self.amount == int(self.amount))
             if not (bounds.least <= self.amount <= bounds.most and is_whole):

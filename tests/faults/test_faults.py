@@ -150,11 +150,11 @@ ONE_TARGET = "give one of a device, a NeuronCore and a process"
 SAID: list[tuple[dict[str, Any], str]] = [
     ({"kind": "dma-abrt", "device_index": 0}, "did you mean dma-abort?"),
     ({"kind": "dma-abort"}, ONE_TARGET),
-    ({"kind": "host-lost", "device_index": 0}, "it is of the whole host"),
+    ({"kind": "host-lost", "device_index": 0}, "it affects the whole host"),
     ({"kind": "dma-abort", "device_index": 0, "pid": 3}, ONE_TARGET),
     ({"kind": "dma-abort", "device_index": 0, "probability": 1.5}, "1.5 is no probability"),
     ({"kind": "dma-abort", "device_index": 0, "for_seconds": 0}, "0 s is no duration"),
-    ({"kind": "dma-abort", "device_index": 0, "amount": 2}, "there is no more or less of it"),
+    ({"kind": "dma-abort", "device_index": 0, "amount": 2}, "this fault has no amount"),
     ({"kind": "ecc-corrected", "device_index": 0, "amount": 1.5}, "a whole number from 1"),
     ({"kind": "ecc-corrected", "device_index": 0, "after_executions": 3}, "no execution meets it"),
 ]

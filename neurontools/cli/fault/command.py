@@ -288,7 +288,7 @@ def planned_hosts(hostfile: str) -> list[PlannedHost]:
     for place in found.places:
         if place.reach is not Reach.SOCKET:
             raise UserError(
-                f"--hostfile: {place.name} is no simulated host of this machine; give unix:/path", EXIT_USAGE
+                f"--hostfile: {place.name} is not a simulated host on this computer; give unix:/path", EXIT_USAGE
             )
     return [planned_host(place.name, place.address) for place in found.places]
 
