@@ -104,7 +104,7 @@ class CoreLease:
     cores: dict[int, CoreReport] = field(default_factory=dict)  # latest report of each core, by local index
     counted_before: dict[int, CoreReport] = field(default_factory=dict)
     """First report of each core, by local index, if the process began before the daemon. Its counts are subtracted."""
-    peak_device_memory_bytes: int | None = None  # highest use so far; None until the process has reported
+    peak_device_memory_bytes: int | None = None  # highest memory use so far; None until the process has reported
 
     @property
     def logical_cores(self) -> range:

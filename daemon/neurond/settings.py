@@ -1,4 +1,4 @@
-"""The validated settings of the daemon. Its first stage passes them as JSON to its second stage, which serves."""
+"""The validated settings of the daemon. The daemon's first stage passes them as JSON to the stage that serves."""
 
 from __future__ import annotations
 

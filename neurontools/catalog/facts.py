@@ -97,8 +97,8 @@ class DeviceFamily:
     generation: int  # hardware generation in the driver: 1 to 4
     pci: PciIds
     sysfs: SysfsStrings
-    device_type: Fact[str]  # neuron-monitor prints it as neuron_device_type
-    device_version: Fact[str]  # neuron-monitor prints it as neuron_device_version
+    device_type: Fact[str]  # value that neuron-monitor prints as neuron_device_type
+    device_version: Fact[str]  # value that neuron-monitor prints as neuron_device_version
     neuroncore_version_by_lnc: tuple[Fact[str], ...]  # one version per element of lnc_supported
     physical_core_count: Fact[int]  # physical cores of one device; never unknown
     lnc_supported: tuple[int, ...]  # configurable numbers of physical cores per logical core

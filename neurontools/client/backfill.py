@@ -169,7 +169,7 @@ class EndedProcessLog:
 
     def __init__(self) -> None:
         self._ended: dict[_Key, EndedProcess] = {}
-        self._read: dict[int, float] = {}  # by number of a time step: time of its last snapshot that was read
+        self._read: dict[int, float] = {}  # by number of a time step: time of the last snapshot read in that step
 
     def take(self, processes: Iterable[EndedProcess]) -> None:
         """Adds ended processes, except those already in the log."""

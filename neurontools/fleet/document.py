@@ -96,13 +96,13 @@ class FleetHost:
     utilization_ratio: float | None
     flops_per_second: float | None
     mfu_ratio: float | None
-    steps_per_second: float | None  # steps per second of its largest job that reports steps
+    steps_per_second: float | None  # steps per second of the host's largest job that reports steps
     device_memory_used_bytes: int | None
     device_memory_bytes: int | None
     process_count: int | None
     job_count: int | None
     problem_count: int | None
-    users: tuple[str, ...]  # users of its jobs, possibly not all
+    users: tuple[str, ...]  # users of the host's jobs, possibly not all
     user_count: int | None  # number of all users; None if unknown, or if the reader may not see users
     findings: tuple[FleetFinding, ...]  # the gravest findings, possibly not all
     devices: tuple[FleetDevice, ...]
@@ -115,7 +115,7 @@ class FleetDocumentJob:
 
     name: str
     run_id: str | None  # ID of the run across hosts; None if the launcher reports none
-    users: tuple[str, ...]  # the users that its hosts report
+    users: tuple[str, ...]  # the users that the job's hosts report
     user_count: int | None  # number of all users; None if unknown
     hosts: tuple[str, ...]  # host names; empty if the feed does not know them
     host_count: int | None
@@ -128,7 +128,7 @@ class FleetDocumentJob:
     utilization_ratio: float | None
     steps_per_second: float | None
     mfu_ratio: float | None
-    step_seconds: StepSeconds | None  # statistics over its ranks
+    step_seconds: StepSeconds | None  # statistics over the job's ranks
     slow_rank: SlowFleetRank | None  # the straggler
     standstill: FleetStandstill | None  # ranks that wait in a collective while no step completes
     health: str | None
@@ -142,7 +142,7 @@ class FleetDocumentGroup:
     value: str
     hosts: tuple[str, ...]
     live_host_count: int
-    health: str | None  # the worst health of its live hosts
+    health: str | None  # the worst health of the group's live hosts
     neuroncore_count: int | None
     held_neuroncore_count: int | None
     busy_neuroncore_count: int | None

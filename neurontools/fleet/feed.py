@@ -404,7 +404,7 @@ class _Host:
         self.state = state
         self.stream: PolledStream | None = None
         self.tunnel: SshTunnel | None = None
-        self.path: str | None = None  # local socket of the tunnel to its daemon
+        self.path: str | None = None  # local socket of the tunnel to the host's daemon
         self.timer = 0  # number of the valid timer; older timers are ignored
         self.failures = 0
         self.fruitless_reads = 0

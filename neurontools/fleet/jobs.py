@@ -32,7 +32,7 @@ class SlowFleetRank:
     rank: int | None
     host_name: str
     pid: int | None
-    part: str | None  # the slow part of its step, as in STEP_PARTS; None if all parts are slightly slow
+    part: str | None  # the slow part of the rank's step, one of STEP_PARTS; None if all parts are slightly slow
     gain_seconds: float
     gain_ratio: float
 
@@ -71,7 +71,7 @@ class FleetJob:
 
     name: str
     run_id: str | None  # ID of the run across hosts; None if the launcher reports none
-    host_names: tuple[str, ...]  # names of its hosts; empty if the feed does not know them
+    host_names: tuple[str, ...]  # names of the job's hosts; empty if the feed does not know them
     host_count: int | None
     neuroncore_count: int
     rank_count: int  # ranks on these hosts
@@ -80,13 +80,13 @@ class FleetJob:
     state: str  # a value of `JobState`
     state_seconds: float | None
     utilization_ratio: float | None  # mean of its cores
-    steps_per_second: float | None  # rate of the slowest host that reports it
+    steps_per_second: float | None  # step rate of the slowest host that reports one
     mfu_ratio: float | None  # mean of its cores
     step_seconds: StepSeconds | None
     slow_rank: SlowFleetRank | None
     standstill: FleetStandstill | None
-    severity: Severity | None  # highest severity of the findings on its processes; None if unknown
-    users: tuple[str, ...] = ()  # the users that its hosts report
+    severity: Severity | None  # highest severity of the findings on the job's processes; None if unknown
+    users: tuple[str, ...] = ()  # the users that the job's hosts report
     user_count: int | None = None  # number of all users, also of those not in `users`; None if unknown
 
     @property

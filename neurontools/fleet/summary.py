@@ -23,7 +23,7 @@ class DeviceCell:
 
     index: int
     is_present: bool
-    severity: int | None  # highest `Severity` of its findings; None if unknown
+    severity: int | None  # highest `Severity` of the device's findings; None if unknown
     utilization_ratio: float | None  # mean of its cores
     held_neuroncore_count: int | None
 
@@ -145,7 +145,7 @@ _HIGHEST_RANK = 2**20
 class JobStandstill:
     """The ranks of a job on one host while at least one of them waits in a collective."""
 
-    collective: str  # the collective in which most of these ranks wait
+    collective: str  # the collective in which most of the waiting ranks wait
     waiting_rank_count: int
     absent_rank_count: int  # includes ranks that do not report
     absent_ranks: tuple[int, ...]  # some or all of the absent ranks
@@ -163,7 +163,7 @@ class SummaryJob:
     utilization_ratio: float | None
     steps_per_second: float | None
     mfu_ratio: float | None
-    severity: Severity  # highest severity of the findings on its processes
+    severity: Severity  # highest severity of the findings on the job's processes
     run_id: str | None = None  # identifies the job across hosts; None if it is only on this host
     # the ranks on this host, from `encode_rank_runs`; empty if unknown or too scattered
     rank_runs: tuple[int, ...] = ()
@@ -172,7 +172,7 @@ class SummaryJob:
     state_seconds: float | None = None  # time in this state; if waiting or training, time since the last step
     recent_steps: JobSteps | None = None  # None if there are too few steps or not all ranks report
     standstill: JobStandstill | None = None  # None if the job trains or no rank waits in a collective
-    users: tuple[str, ...] = ()  # owners of its processes, possibly not all
+    users: tuple[str, ...] = ()  # owners of the job's processes, possibly not all
     user_count: int | None = None  # number of all owners; None if unknown, or if the reader may not see users
 
     @property

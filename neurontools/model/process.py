@@ -66,8 +66,8 @@ class Process:
     synthetic: bool  # True: part of a synthetic load, not a real process
     logical_neuroncore_config: int  # LNC of this process: physical cores per logical core
     core_indices: tuple[int, ...] = ()  # physical cores that the process holds
-    neuroncore_indices: tuple[int, ...] = ()  # the same cores as logical cores, under the LNC of this process
-    device_indices: tuple[int, ...] = ()  # devices of these cores; for an observer, the devices that it has open
+    neuroncore_indices: tuple[int, ...] = ()  # the held cores as logical cores, under the LNC of this process
+    device_indices: tuple[int, ...] = ()  # devices of the held cores; for an observer, the devices that it has open
     host_memory: HostMemory = HostMemory()
     resident_bytes: int | None = None
     cpu_user_seconds_total: float | None = None
@@ -296,17 +296,17 @@ class EndedProcess:
     user: str | None
     command: str  # command line, truncated; "" if unreadable
     tag: str
-    job: str | None  # name of its job, "Slurm job 17", "pod default/train-0", "process group 4711"
+    job: str | None  # name of the process's job, "Slurm job 17", "pod default/train-0", "process group 4711"
     synthetic: bool
     began_at_unix_seconds: float
     ended_at_unix_seconds: float
     neuroncore_count: int  # number of logical cores, under the LNC of the process
     logical_neuroncore_config: int
     device_indices: tuple[int, ...] = ()
-    busy_seconds_total: float | None = None  # seconds spent in executions, summed over its logical cores
+    busy_seconds_total: float | None = None  # seconds spent in executions, summed over the held logical cores
     flop_total: int | None = None
-    utilization_ratio: float | None = None  # fraction of its core time spent in executions
-    mfu_ratio: float | None = None  # FLOPS as a ratio of its cores' peak for catalog.PEAK_DTYPE
+    utilization_ratio: float | None = None  # fraction of the time on the held cores spent in executions
+    mfu_ratio: float | None = None  # FLOPS as a ratio of the held cores' peak for catalog.PEAK_DTYPE
     peak_device_memory_bytes: int | None = None  # highest sampled memory use
     executions: ExecutionCounters | None = None
     errors: ErrorCounters | None = None
@@ -358,7 +358,7 @@ class EndedTotal:
     neuroncore_hours: float
     utilization_ratio: float | None
     mfu_ratio: float | None
-    peak_device_memory_bytes: int | None  # highest use of any of the processes
+    peak_device_memory_bytes: int | None  # highest device memory use of any of the processes
     executions_completed_total: int | None
     failed_executions_total: int | None
     errors_total: int | None

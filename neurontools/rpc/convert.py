@@ -27,7 +27,7 @@ Compiling pays off for a live view, but not for the one snapshot of neuron-ls.
 _MOST_REMEMBERED = 1024
 _LONGEST_REMEMBERED_BYTES = 200
 _MISSES_AT_FIRST, _MISSES_RATIO = 160, 0.125
-"""Limit of cache misses for a type of parts, after which its parts are no longer cached.
+"""Beyond this many misses, plus this share of the look-ups, parts of a type are no longer cached.
 
 Which types of parts rarely change depends on the host.
 """
@@ -238,7 +238,7 @@ class _LatePlan(_Plan):
 
 
 def _compile_function(body: str, names: dict[str, Any]) -> Callable[[Any], Any]:
-    """Compiles a function with this body. It decodes a dataclass from a message `m`."""
+    """Compiles a function with this body, which decodes a dataclass from a message `m`."""
     # exec is safe here: the source contains only field names of our own dataclasses.
     exec(f"def read(m):\n    has = m.HasField\n{body}", names)  # noqa: S102
     return cast(Callable[[Any], Any], names["read"])

@@ -138,7 +138,7 @@ _MOST_WAITING = 2  # limit of queued writes; with 30 queued, Textual blocks its 
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual driver that gets the terminal size like the first frame did, and survives the loss of the terminal.
+    """Textual driver that measures the terminal as the first frame does, and survives the loss of the terminal.
 
     It reads and writes in the event loop's thread, because on a busy host each additional thread waits for a vCPU.
     """

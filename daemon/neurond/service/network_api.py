@@ -238,7 +238,7 @@ class TlsConnectionProxy:
             self._tasks.discard(task)
             place.leave()
             if task.cancelled():
-                connection.close()  # a task that was cancelled before it started has not closed it
+                connection.close()  # a task that was cancelled before it started has not closed the connection
                 self.outcomes[ConnectionOutcome.CROWDED_OUT] += 1
 
         task.add_done_callback(ended)

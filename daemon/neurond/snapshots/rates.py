@@ -234,7 +234,7 @@ class RecentShares:
 
 
 LEAST_STEPS = 6
-"""Minimum of a span: with fewer steps, chance decides which rank waits."""
+"""Least number of steps in a span: with fewer steps, chance decides which rank waits."""
 
 _WARM_UP_STEPS = 2  # the first steps include compilation
 _SPANS = 2

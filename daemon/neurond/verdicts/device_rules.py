@@ -329,7 +329,7 @@ _Key = tuple[str, int | None, int | None]  # error name, device index, core inde
 class _ErrorEntry:
     """The finding of a kernel log line. `lasts`: it holds until the driver is reloaded, not only in the window."""
 
-    at_seconds: float  # time of the latest such line (CLOCK_MONOTONIC)
+    at_seconds: float  # time of the latest line with the finding's key (CLOCK_MONOTONIC)
     finding: Finding
     lasts: bool
 

@@ -133,14 +133,14 @@ class GraphUse:
     hash_text: str
     module: str
     reason: str  # why the graph was compiled
-    place: SourceLine | None  # the line that executed it first; None if unknown
+    place: SourceLine | None  # the line that executed the graph first; None if unknown
     first_step: int
     operator_count: int
     flops: int  # FLOPs of one execution
     code_bytes: int
     scratchpad_bytes: int
     compile_seconds: float | None  # the longest compilation of all ranks; None if unknown
-    was_cached: bool | None  # true if all ranks found it in the cache; None if unknown
+    was_cached: bool | None  # true if all ranks found the graph in the cache; None if unknown
     executions: int = 0
     failures: int = 0
     seconds: float = 0.0

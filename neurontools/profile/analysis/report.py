@@ -135,7 +135,7 @@ class RunReport:
     ranks: tuple[RankReport, ...]  # at least one
     split: TimeSplit  # sum over all ranks
     operators: tuple[OperatorUse, ...]  # the longest first
-    graphs: tuple[GraphUse, ...]  # in the order of their first steps
+    graphs: tuple[GraphUse, ...]  # graphs in the order of their first steps
     collectives: tuple[CollectiveUse, ...]  # the longest first
 
     @property

@@ -1,4 +1,4 @@
-"""Runs operators eagerly on the host if a graph can't record them. They work on the memory of device tensors."""
+"""Runs operators that a graph can't record eagerly on the host, on the memory of device tensors."""
 
 from __future__ import annotations
 

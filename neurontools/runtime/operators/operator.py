@@ -524,7 +524,7 @@ def is_scalar(value: Any, lifted: bool) -> bool:
 
 
 def _is_inconclusive(error: Exception) -> bool:
-    """Whether a meta kernel failed because it is missing or needs data. It raises other errors for wrong arguments."""
+    """Whether a meta kernel failed because it is missing or needs data, and not because of wrong arguments."""
     text = str(error).lower()
     words = ("meta", "dispatch", "fake", "data-dependent", "symint")
     return isinstance(error, NotImplementedError) or any(word in text for word in words)

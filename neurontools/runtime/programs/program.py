@@ -302,7 +302,7 @@ def with_replacements(program: Program, replacements: Sequence[Replacement]) -> 
 
 
 def _replaced(writer: _Writer, program: Program, replacement: Replacement) -> list[str]:
-    """Returns source lines that call a replacement, and delete dead values. They look up `run` late: it may change."""
+    """Returns the source of a call of a replacement. The source looks up `run` at each execution: `run` may change."""
     inputs = ",".join(f"v{number}" for number in replacement.inputs)
     line = f"{writer.name(replacement, 'r')}.run([{inputs}], S)"
     if replacement.outputs:

@@ -165,7 +165,7 @@ def _sum(counters: StatusCounters, names: tuple[str, ...]) -> int:
     return sum(getattr(counters, name) or 0 for name in names)
 
 
-# A process may load the runtime after it opened a device, so read it again in this many refreshes.
+# A process may load the runtime after it opened a device, so reread the process in this many refreshes.
 _UNDECIDED_ROUNDS = 30
 
 

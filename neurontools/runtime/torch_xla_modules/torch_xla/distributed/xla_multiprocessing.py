@@ -11,7 +11,7 @@ import torch.multiprocessing
 
 
 def process_count() -> int:
-    """Returns the number of the job's processes on this host: in a worker the actual number, else `spawn`'s default."""
+    """Returns the number of the job's processes on this host; outside of a job, the number that `spawn` would start."""
     if "RANK" in os.environ:
         return int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
     return int(os.environ.get("NEURONCORE_NUM_DEVICES", "1") or 1)
