@@ -206,7 +206,8 @@ def test_a_recording_that_fills_the_disk(tmp_path: Path, shared_daemon: RunningD
     room_bytes = header.bytes_written + 100
     done = subprocess.run(
         [*NEURON_TOP, "--json-lines", "--record", str(path)],
-        env={**os.environ, "NEURONTOOLS_SOCKET": shared_daemon.socket},
+        # Python leaves a file of bytecode that is cut at the limit, and later processes fail with it.
+        env={**os.environ, "NEURONTOOLS_SOCKET": shared_daemon.socket, "PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, room_bytes)),
         capture_output=True,
         text=True,

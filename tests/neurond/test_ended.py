@@ -264,6 +264,7 @@ from dataclasses import replace
 from neurond.journal.state_files import EndedFile
 from neurond.journal.state_files import decode_ended
 line = sys.stdin.buffer.read()
+sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, (len(line) * 5 // 2, resource.RLIM_INFINITY))
 file = EndedFile(sys.argv[1])
 for pid in range(1, 6):

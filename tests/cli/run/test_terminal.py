@@ -186,6 +186,8 @@ BACKLOG = f"""
 import os, resource, signal, subprocess, sys
 from neurontools.cli.run.terminal import OutputBacklog
 limit = int(sys.argv[1])
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 writer = subprocess.Popen([sys.executable, "-c", "print('x' * {OUTPUT_BYTES - 1})"], stdout=subprocess.PIPE)
 backlog = OutputBacklog(writer.stdout)

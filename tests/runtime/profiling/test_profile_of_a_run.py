@@ -171,6 +171,7 @@ def test_a_disk_that_fills_up_costs_a_line_and_the_training_goes_on(tmp_path: Pa
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 {TWELVE_STEPS.replace("range(12)", "range(300)")}
+import sys; sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 print("trained", flush=True)
 """

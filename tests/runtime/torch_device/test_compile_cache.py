@@ -353,7 +353,12 @@ for width in (2, 3, 4):
 written = sum("model.done" in files for _, _, files in os.walk("disk"))
 open("result", "w").write(json.dumps([model[0].weight.sum().item(), written]))
 """
-SMALL_FILES_ONLY = "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (1000, r.RLIM_INFINITY))"
+SMALL_FILES_ONLY = """
+import os, resource, sys
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+sys.dont_write_bytecode = True
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+"""
 WITH_A_FULL_LOG = 'import os; os.dup2(os.open("/dev/full", os.O_WRONLY), 2)'
 WITH_A_CLOSED_LOG = "import os, sys; os.close(2); sys.stderr = sys.__stderr__ = None"  # as Python starts then
 RUN = """
