@@ -13,7 +13,7 @@ from typing import Any
 
 WEBHOOK_VARIABLE = "_NEUROND_WEBHOOK"
 
-_SOCKET_SECONDS = 600.0  # long, because the daemon limits the time of the whole process
+_SOCKET_SECONDS = 600.0  # long timeout, because the daemon limits the time of the whole process
 
 
 def main() -> int:

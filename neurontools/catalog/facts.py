@@ -314,7 +314,7 @@ def parse_ultraserver_place(text: str) -> tuple[str, int]:
 def check_ultraserver_place(text: str, instance_type: InstanceType) -> tuple[str, int]:
     """Parses NAME:INDEX and checks that the instance type's UltraServer has a node with this index.
 
-    Raises ValueError with a one-line reason.
+    Raises ValueError, with a one-line reason, if not.
     """
     name, index = parse_ultraserver_place(text)
     ultraserver = instance_type.ultraserver

@@ -152,7 +152,7 @@ def _excerpt(text: str) -> str:
     return error_excerpt(text)
 
 
-HIGHEST_INDEX = 1023  # far above any host's device count; limits the size of a mistyped range
+HIGHEST_INDEX = 1023  # limit of device indices, far above any host's: bounds a mistyped range
 _HEXADECIMAL = frozenset("0123456789abcdef")
 _BDF_PARTS = ((4, 8), (2, 2), (2, 2), (1, 1))  # minimum and maximum number of digits of domain, bus, device, function
 

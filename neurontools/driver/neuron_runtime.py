@@ -79,7 +79,7 @@ def core_count_not_available(count: int, available: int, logical_neuroncore_conf
 CORES_NOT_CONTIGUOUS = "Neuron cores are not contiguous"
 
 
-HIGHEST_CORE = 65535  # higher than on any host; limits the effect of a mistyped number
+HIGHEST_CORE = 65535  # limit of core indices, higher than on any host: bounds a mistyped number
 _MAX_DIGITS = 5
 
 

@@ -327,7 +327,7 @@ def open_file(path: str) -> int:
 
 
 def read_bytes(path: str, limit_bytes: int = MAX_BYTES) -> bytes:
-    """Reads at most `limit_bytes` with a single read. Raises OSError."""
+    """Reads at most `limit_bytes` with a single read. Raises OSError if that fails."""
     descriptor = open_file(path)
     try:
         return os.read(descriptor, limit_bytes)
@@ -344,7 +344,7 @@ def read_text(path: str, limit_bytes: int = MAX_BYTES) -> str | None:
 
 
 def read_whole_file(path: str, limit_bytes: int) -> bytes:
-    """Reads to the end of the file, at most `limit_bytes`, as files of /proc require. Raises OSError."""
+    """Reads to the end of the file, at most `limit_bytes`, as files of /proc require. Raises OSError if that fails."""
     descriptor = open_file(path)
     try:
         pieces = []

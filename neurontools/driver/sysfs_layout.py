@@ -117,7 +117,7 @@ class FileLocator:
             if place_of_core is None:
                 gone.append(path)
                 del made.core[path]
-            elif place_of_core != made.core[path]:  # an equal place means that only the first core lacks the file
+            elif place_of_core != made.core[path]:  # else the file has not moved: only the first core lacks it
                 made.core[path] = place_of_core
                 made.moved[path] = f"{place_of_core[0]}*{place_of_core[1]}"
         made.ambiguous = tuple(path for path in gone if path in found.ambiguous)

@@ -31,7 +31,7 @@ _CORE_LABELS = ("neuroncore", _DEVICE)
 _OWNER = ("pid", "user", "runtime_tag", "pod", "namespace", "container", "slurm_job_id")
 _PROCESS = ("pid",)  # queries get further labels of a process by a join with neurontools_process on `pid`
 _IDENTITY = ("uid", "command", "runtime_version", "synthetic", "container_id")
-_MAX_COMMAND_CHARACTERS = 128  # limited, because Prometheus keeps label texts in its index while their series exist
+_MAX_COMMAND_CHARACTERS = 128  # of the label `command`: Prometheus keeps label texts in its index
 
 
 CORE_OWNER = FamilyDefinition("neurontools_neuroncore_owner", MetricKind.INFO, "Owner of the NeuronCore")

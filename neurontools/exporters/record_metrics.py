@@ -16,7 +16,7 @@ from neurontools.exporters import aws_families as known
 from neurontools.exporters.aws_families import instance_labels
 from neurontools.exporters.exposition import FamilyDefinition, LabelTexts, MetricFamily, MetricKind, Sample
 
-_LARGEST = 2.0**64  # higher than any count, size or time of a host
+_LARGEST = 2.0**64  # limit of valid numbers: higher than any count, size or time of a host
 
 Reading = tuple[FamilyDefinition, tuple[tuple[str, str], ...], float | None]
 """A family, the specific labels of a series, and its value; None is unknown."""

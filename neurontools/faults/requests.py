@@ -17,7 +17,7 @@ MOST_SECONDS = 366 * 86_400.0
 MOST_EXECUTIONS = 2**53
 LARGEST_INDEX = 2**31 - 1
 LARGEST_SEED = 2**64 - 1
-MOST_FAULTS = 1000  # limit for each host, in a plan and in its daemon
+MOST_FAULTS = 1000  # limit of faults for each host, in a plan and in the host's daemon
 
 
 class ImpossibleFault(ValueError):

@@ -29,7 +29,7 @@ from neurontools.util.units import mean_known, sum_known
 
 MOST_FINDINGS = 3
 MOST_JOBS = 3
-MOST_BYTES = 1200  # encoded size; enough for a complete summary of a host with 16 devices, whatever its names
+MOST_BYTES = 1200  # limit of the encoded size; fits a complete summary of a host with 16 devices
 _MARK = "…"
 BUSY_FROM_RATIO = 0.02  # utilization from which neuron-top draws a held core as busy
 _MOST_INDICES = 16  # no instance type has more devices

@@ -71,7 +71,7 @@ def refusal(status: int, text: str, *headers: tuple[str, str], close: bool = Tru
 
 _LEVEL = 1  # zlib level: makes metrics 20 times smaller; higher levels are slower and save little
 _RAW = -15  # zlib's wbits: the largest window, raw deflate without header and trailer
-_SMALLEST_BYTES = 1024  # smaller bodies fit in one packet uncompressed
+_SMALLEST_BYTES = 1024  # least size of a compressed body; a smaller body fits in one packet uncompressed
 # gzip header (RFC 1952): magic, deflate, no flags, no time, fastest compression, unknown system.
 _GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"
 _LAST_BLOCK = b"\x03\x00"  # an empty deflate block, marked as the last block

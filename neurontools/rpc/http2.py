@@ -28,7 +28,7 @@ _DEFAULT_FRAME_BYTES = 2**14  # limit for received frames, and for sent frames u
 MAX_STREAM_ID = 2**31 - 1
 _SETTING_RANGES = {_INITIAL_WINDOW_SIZE: (0, MAX_WINDOW_BYTES), _MAX_FRAME_SIZE: (_DEFAULT_FRAME_BYTES, 2**24 - 1)}
 _MAX_HEADER_BLOCK_BYTES = 2**18
-_RECEIVE_BYTES = 2**16  # buffer below malloc's mmap threshold, because mapping costs more than a second read
+_RECEIVE_BYTES = 2**16  # size of a read: below malloc's mmap threshold, as mapping costs more than a second read
 _MAX_CONNECT_SECONDS = 1e6
 _MOST_UNSENT_BYTES = 2**16  # limit for queued acknowledgements, if a server requests but does not read them
 

@@ -182,7 +182,7 @@ def _add_commands() -> None:
     place = Path(_BIN)
     if not place.is_dir():
         top = Path("/opt")
-        if not top.is_dir():  # a new directory would remain after the command
+        if not top.is_dir():  # does not create /opt, which would remain after the command
             return
         _cover(top, Path("/nowhere"))
         place.mkdir(parents=True)

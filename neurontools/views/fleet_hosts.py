@@ -17,7 +17,7 @@ _IDLE_BELOW_RATIO = DisplayThresholds().idle_below_ratio
 _MOST_NAMES = 3
 HostSort = Callable[[Iterable[HostState]], list[HostState]]
 _MINUTE_SECONDS = 60
-_CLOCK_SECONDS = 60.0  # least clock difference to this host that is shown
+_CLOCK_SECONDS = 60.0  # a smaller difference between a host's clock and ours is not shown
 _STYLES = {
     Severity.CRITICAL: "bad",
     Severity.WARNING: "warn",

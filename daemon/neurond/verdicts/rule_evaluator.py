@@ -168,7 +168,7 @@ def _counts_errors(ecc: EccCounters) -> bool:
 
 _log = logging.getLogger(__name__)
 _FORGOTTEN_SECONDS = 600.0  # a finding that returns within this time is not logged again
-_MOST_LINES = 16  # limit per snapshot, so that a failing host does not fill the log
+_MOST_LINES = 16  # logged findings per snapshot, so that a failing host does not fill the log
 
 
 class FindingLogger:

@@ -223,7 +223,7 @@ class RecordStream:
             now = monotonic()
             if recorder.fits(latest) or now >= deadline:
                 return latest
-            # The daemon takes its next snapshot one interval after the latest. If that is overdue, retries soon.
+            # The daemon takes its next snapshot one interval after the latest. Retries soon if it is overdue.
             expected = latest.taken_at_seconds + latest.interval_seconds + _LATE_SECONDS
             _sleep_until(min(expected, deadline) if expected > now else now + _AGAIN_SECONDS)
 

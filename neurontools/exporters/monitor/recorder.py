@@ -19,7 +19,7 @@ from neurontools.exporters.monitor.record_types import HW_COUNTERS, Record, Runt
 from neurontools.model import Host, Process, Snapshot
 
 HOST = -1
-_EARLY_SECONDS = 0.002  # tolerance, because a sleep may end a little early
+_EARLY_SECONDS = 0.002  # a record may be this much early, because a sleep may end early
 
 
 class GroupKey(NamedTuple):

@@ -255,7 +255,7 @@ def jobs_query(*, is_recorded: bool) -> str:
     return " or ".join((*bounded, told(f"count({cores})", JOB_COUNT)))
 
 
-MOST_FINDINGS = 100  # limit per severity, longest findings first; further findings are only counted
+MOST_FINDINGS = 100  # listed findings per severity, longest first; further findings are only counted
 SEEN_WITHIN = "1h"
 CLOCK_SECONDS = 60
 DOWN, GONE = "down", "gone"

@@ -48,7 +48,7 @@ def base_ns(first_ns: int) -> int:
 
 
 def write_trace(path: Path, *profiles: Profile) -> None:
-    """Writes a compressed trace of one or more workers of a host; raises OSError."""
+    """Writes a compressed trace of one or more workers of a host; raises OSError if writing fails."""
     base = base_ns(min(profile.metadata.began_ns for profile in profiles))
     with gzip.open(path, "wt", _GZIP_LEVEL, encoding="utf-8") as file:
         file.write(_header(profiles[0], base))

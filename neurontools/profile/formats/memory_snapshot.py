@@ -58,7 +58,7 @@ def snapshot(profile: Profile) -> dict[str, Any]:
 
 
 def write_snapshot(profile: Profile, path: Path) -> None:
-    """Writes the pickled snapshot; raises OSError."""
+    """Writes the pickled snapshot; raises OSError if writing fails."""
     with path.open("wb") as file:
         pickle.dump(snapshot(profile), file, protocol=4)
 

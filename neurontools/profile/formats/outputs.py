@@ -45,7 +45,7 @@ def peaks_of(about: ProfileMetadata) -> CorePeaks:
 
 
 def write_ranks(profiles: Sequence[Profile], directory: Path) -> Path:
-    """Writes one trace of all workers of a host, on one clock; raises OSError."""
+    """Writes one trace of all workers of a host, on one clock; raises OSError if writing fails."""
     path = directory / f"ranks.{profiles[0].metadata.began_ns // 10**6}.trace.json.gz"
     write_trace(path, *profiles)
     return path
@@ -57,7 +57,7 @@ def has_outputs(about: ProfileMetadata, directory: Path) -> bool:
 
 
 def write_outputs(profile: Profile, directory: Path, run: str) -> list[Path]:
-    """Writes a worker's trace, XSpace and memory snapshot into a directory; returns their paths. Raises OSError.
+    """Writes a worker's trace, XSpace and memory snapshot into a directory; returns the paths. May raise OSError.
 
     `run` names the run of all workers. If it is empty, the name is the start time of the profile.
     """

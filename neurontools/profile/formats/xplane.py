@@ -142,7 +142,7 @@ class CorePeaks:
 
 
 def write_xplane(profile: Profile, path: Path, peaks: CorePeaks | None = None) -> None:
-    """Writes the XSpace file; raises OSError."""
+    """Writes the XSpace file; raises OSError if writing fails."""
     path.write_bytes(xplane(profile, peaks or CorePeaks()))
 
 

@@ -452,7 +452,7 @@ class GilYield:
             self._since = time.perf_counter()
 
 
-_NEWEST = (10**6,)  # stands for an unknown driver: any known file may exist
+_NEWEST = (10**6,)  # version that stands for an unknown driver, where any known file may exist
 _MAX_PATH_CHARACTERS = 120
 # Refreshes between searches for missing files: the interval doubles after each search.
 _FIRST_ROUNDS, _LONGEST_ROUNDS = 16, 1024
