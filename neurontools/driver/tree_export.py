@@ -177,9 +177,8 @@ class ExportedTree:
         self._writer.link(f"{_CLASS}/neuron{device.index}", f"../../devices/virtual/neuron_device/neuron{device.index}")
         self._writer.link(f"{_SYSFS}/neuron{device.index}/subsystem", "../../../../class/neuron_device")
         self._writer.write(f"dev/neuron{device.index}", "", 0o666)
-        if (
-            device.bdf is not None and "bdf" not in device.inferred_fields
-        ):  # omits an inferred address, which must not look real
+        # Omits an inferred address, which must not look real.
+        if device.bdf is not None and "bdf" not in device.inferred_fields:
             pci = f"sys/bus/pci/devices/{device.bdf}"
             self._writer.write(f"{pci}/vendor", f"0x{family.pci.vendor_id}\n", 0o444)
             self._writer.write(f"{pci}/device", f"0x{family.pci.device_ids[0]}\n", 0o444)

@@ -351,7 +351,6 @@ class DirectFeed(FleetFeed):
                 self._mark_lost(host, reason or f"no data for {self._patience_seconds(host):.0f} s")
 
     def _patience_seconds(self, host: _Host) -> float:
-        """Returns the timeout for the next summary of a host."""
         if host.is_connecting or host.state.summary is None:
             return _ANSWER_SECONDS[host.state.place.reach]
         return silence_seconds(self.interval_seconds, host.state.summary.interval_seconds or 0.0)

@@ -31,7 +31,7 @@ def column_text(columns: tuple[str, ...]) -> str:
 
 
 def column_dialog(dashboard: DashboardState, at: str = "") -> OpenDialog:
-    """Returns the dialog for the columns: visible columns in order, then hidden columns. `at` sets the cursor."""
+    """Returns the dialog for the columns: visible ones in order, then hidden ones. The cursor is at column `at`."""
     settings = dashboard.settings
     shown = list(settings.columns) or [column.key for column in EVERY_COLUMN if column.offered]
     if COMMAND.key in shown:  # the command is always last, because it takes the remaining width

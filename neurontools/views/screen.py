@@ -241,7 +241,7 @@ def _right_of_title(context: RenderContext, room: int) -> list[Run]:
 
 
 def _finding_counts(context: RenderContext, *, is_brief: bool) -> list[Run]:
-    """Returns the number of findings by severity, and the key of the health page.
+    """Returns the number of findings by severity, and the key that opens the health page.
 
     If `is_brief`, returns only the number of findings at the highest severity.
     """

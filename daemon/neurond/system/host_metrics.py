@@ -310,7 +310,6 @@ def _put(counts: dict[bytes, _Pair], name: bytes, first: bytes, second: bytes, u
 
 
 def _rate(before: int, now: int, seconds: float) -> float | None:
-    """Returns a counter's growth per second; None if it was reset."""
     return (now - before) / seconds if now >= before else None
 
 

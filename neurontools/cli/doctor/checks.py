@@ -268,7 +268,6 @@ def _examine_missing_devices(on_bus: int, version: str | None) -> Iterator[Check
 
 
 def _count_pci_devices(roots: Roots) -> int:
-    """Returns the number of Neuron devices on the PCI bus."""
     families = [catalog.load_family(name) for name in catalog.family_names()]
     wanted = {(f"0x{family.pci.vendor_id}", f"0x{device}") for family in families for device in family.pci.device_ids}
     try:

@@ -568,7 +568,6 @@ def _with_strides_of(output: Any, result: Any) -> Any:
 
 
 def _count_tensors(output: Any) -> int:
-    """Returns the number of tensors in a tree of results."""
     if isinstance(output, (list, tuple)):
         return sum(map(_count_tensors, output))
     return 0 if output is None else 1
