@@ -269,7 +269,7 @@ class CoreAllocator:
             self._departed.append(lease)
         self._on_ownership_change()
 
-    def take_departed(self) -> tuple[CoreLease, ...]:
+    def pop_departed(self) -> tuple[CoreLease, ...]:
         """Returns the leases that ended since the last call, with their last reports."""
         departed = tuple(self._departed)
         self._departed.clear()
@@ -280,8 +280,8 @@ class CoreAllocator:
         lease = self.find_lease(token)
         if any(other.count and other.pid == lease.pid for other in self._leases.values()):
             raise AlreadyAttached(f"PID {lease.pid} already holds cores; a process attaches once")
-        lnc = self._checked_lnc(request.logical_neuroncore_config)
-        first, count = self._chosen(request, lnc)
+        lnc = self._check_lnc(request.logical_neuroncore_config)
+        first, count = self._choose_cores(request, lnc)
         lease.lnc, lease.first, lease.count = lnc, first, count
         lease.tag = tag or str(lease.pid)
         lease.runtime_version = runtime_version
@@ -339,7 +339,7 @@ class CoreAllocator:
                 "no process with this token is attached; connect to the attach socket and keep the connection open"
             ) from None
 
-    def _checked_lnc(self, lnc: int | None) -> int:
+    def _check_lnc(self, lnc: int | None) -> int:
         if lnc is None:
             return self.shape.default_lnc
         if lnc not in self.shape.supported_lncs:
@@ -347,7 +347,7 @@ class CoreAllocator:
             raise ImpossibleRequest(f"{LNC}={lnc} is not possible on this hardware; set it to {possible}, or unset it")
         return lnc
 
-    def _chosen(self, request: CoreRequest, lnc: int) -> tuple[int, int]:
+    def _choose_cores(self, request: CoreRequest, lnc: int) -> tuple[int, int]:
         """Returns the first logical core, and the number of logical cores, that satisfy a request."""
         available = self.shape.logical_core_count(lnc)
         if request.first is None and request.count is not None:

@@ -77,14 +77,14 @@ class KubeletWatcher:
 
     async def _watch(self) -> None:
         while True:
-            pause_seconds = await self.ask_once()
+            pause_seconds = await self.poll()
             await asyncio.sleep(pause_seconds)
 
-    async def ask_once(self) -> float:
+    async def poll(self) -> float:
         """Asks the kubelet once and handles its answer. Returns the seconds until the next request."""
         if os.path.exists(self._socket):  # noqa: ASYNC240, PTH110 - a local path, so it does not block
             try:
-                found = await self._ask()
+                found = await self._fetch_allocations()
             except Exception as error:
                 # A reply that causes an error must not end the task.
                 return self._handle_failure(_cause(error))
@@ -93,7 +93,7 @@ class KubeletWatcher:
             return self._handle_failure("its socket is gone")
         return self._patience.interval_seconds
 
-    async def _ask(self) -> tuple[PodAllocation, ...]:
+    async def _fetch_allocations(self) -> tuple[PodAllocation, ...]:
         options = (("grpc.max_receive_message_length", MAX_REPLY_BYTES), ("grpc.use_local_subchannel_pool", 1))
         async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
             ask: Any = channel.unary_unary(METHOD)  # without serializers, request and reply are raw bytes
@@ -257,12 +257,12 @@ class ProcessAttributor:
         keys = {_key(process) for process in snapshot.processes}
         for gone in self._cache.keys() - keys:
             del self._cache[gone]
-        processes = tuple(self._attributed(process, snapshot) for process in snapshot.processes)
+        processes = tuple(self._attribute_process(process, snapshot) for process in snapshot.processes)
         if processes == snapshot.processes and not self.allocations:
             return snapshot
         return replace(snapshot, processes=processes, pod_allocations=self.allocations)
 
-    def _attributed(self, process: Process, snapshot: Snapshot) -> Process:
+    def _attribute_process(self, process: Process, snapshot: Snapshot) -> Process:
         if process.synthetic:
             return process
         found = self._read_cached(process)

@@ -68,7 +68,7 @@ class Daemon:
     ) -> None:
         self._settings = settings
         self._dirty = False
-        self._settling: asyncio.TimerHandle | None = None
+        self._pending_publish: asyncio.TimerHandle | None = None
         self._clock = SteadyClock()
         host = open_host(settings, self._on_ownership_change, self._clock)
         self._allocator = host.allocator
@@ -86,7 +86,7 @@ class Daemon:
         self._reloader = ConfigurationReloader(settings, self._apply_settings, self._audit)
         self._written_kernel_log: KernelLogWriter | None = None
         self._network: NetworkApi | None = None
-        self._monitor = MonitorService(self._publisher.store, self._publisher.ended, self._settle)
+        self._monitor = MonitorService(self._publisher.store, self._publisher.ended, self._publish_pending)
         self._runtime = RuntimeService(
             self._allocator, host.source.instance.instance_type, self._ticks, self._clock, host.faults
         )
@@ -202,15 +202,15 @@ class Daemon:
 
     def _on_ownership_change(self) -> None:
         self._dirty = True
-        if self._settling is None:
+        if self._pending_publish is None:
             loop = asyncio.get_running_loop()
-            self._settling = loop.call_later(_SETTLE_SECONDS, self._settle)
+            self._pending_publish = loop.call_later(_SETTLE_SECONDS, self._publish_pending)
 
-    def _settle(self) -> None:
+    def _publish_pending(self) -> None:
         """Publishes lease changes that no snapshot contains yet."""
-        if self._settling is not None:
-            self._settling.cancel()
-            self._settling = None
+        if self._pending_publish is not None:
+            self._pending_publish.cancel()
+            self._pending_publish = None
         if self._dirty:
             self._dirty = False
             self._publisher.publish(whole=False)

@@ -284,11 +284,11 @@ async def test_one_bad_answer_after_the_other_changes_nothing(kubelet: Kubelet) 
     kubelet.start()
     heard = Heard()
     watcher = KubeletWatcher(heard, str(kubelet.path), KubeletTimeouts(reply_seconds=HANG_SECONDS))
-    await watcher.ask_once()
+    await watcher.poll()
     assert (heard, watcher.warnings) == ([ALLOCATIONS], ())
 
     async def fails(trouble: str) -> None:
-        await watcher.ask_once()
+        await watcher.poll()
         assert trouble in watcher.warnings[0]
         assert watcher.warnings[0].endswith("pods are shown as last reported")
 
@@ -306,45 +306,45 @@ async def test_it_goes_by_the_next_good_answer_also_by_one_without_pods(kubelet:
     kubelet.start()
     heard = Heard()
     watcher = KubeletWatcher(heard, str(kubelet.path))
-    assert [await watcher.ask_once() for _ in range(9)] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+    assert [await watcher.poll() for _ in range(9)] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
     assert heard == []
     kubelet.fault, kubelet.reply = None, reply_of()
-    assert await watcher.ask_once() == 10.0
+    assert await watcher.poll() == 10.0
     assert (heard, watcher.warnings) == ([()], ())
     kubelet.fault = grpc.StatusCode.INTERNAL
-    assert await watcher.ask_once() == 1.0
+    assert await watcher.poll() == 1.0
 
 
 async def test_an_answer_does_not_hold_for_ever(kubelet: Kubelet) -> None:
     kubelet.start()
     heard = Heard()
     watcher = KubeletWatcher(heard, str(kubelet.path), KubeletTimeouts(held_seconds=0.0))
-    await watcher.ask_once()
+    await watcher.poll()
     kubelet.fault = grpc.StatusCode.UNAVAILABLE
     for _ in range(3):
-        await watcher.ask_once()
+        await watcher.poll()
         assert heard == [ALLOCATIONS, ()]
         assert watcher.warnings[0].endswith("(UNAVAILABLE: no pods today): pods may have no names")
     kubelet.stop()
-    assert await watcher.ask_once() == 10.0
+    assert await watcher.poll() == 10.0
     assert watcher.warnings == ()
 
 
 async def test_a_host_without_a_kubelet_is_no_trouble_and_one_that_does_not_answer_is(kubelet: Kubelet) -> None:
     heard = Heard()
     watcher = KubeletWatcher(heard, str(kubelet.path), KubeletTimeouts(reply_seconds=0.05))
-    assert await watcher.ask_once() == 10.0
+    assert await watcher.poll() == 10.0
     assert (watcher.warnings, heard) == ((), [])
     start = f"the kubelet at unix:{kubelet.path} doesn't list its pods"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(kubelet.path))
-        assert await watcher.ask_once() == 1.0
+        assert await watcher.poll() == 1.0
     assert watcher.warnings[0].startswith(f"{start} (UNAVAILABLE")
     assert watcher.warnings[0].endswith("): pods may have no names")
     kubelet.path.unlink()
     kubelet.hung = True
     kubelet.start()
-    assert await watcher.ask_once() == 2.0
+    assert await watcher.poll() == 2.0
     assert watcher.warnings[0].startswith(f"{start} (DEADLINE_EXCEEDED: ")
 
 

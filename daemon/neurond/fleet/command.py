@@ -73,12 +73,12 @@ def main() -> None:
 
 def _run(arguments: list[str]) -> int:
     given = parser().parse_args(arguments)
-    process_count = _whole("--processes", given.processes or os.cpu_count() or 1, 1, MOST_HOSTS)
+    process_count = _check_range("--processes", given.processes or os.cpu_count() or 1, 1, MOST_HOSTS)
     with ExitStack() as stack:
         path = given.directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="neuron-fleet-"))
         path = os.path.abspath(path)  # noqa: PTH100
         plans = _plans(given, path)
-        directory = stack.enter_context(_opened(path))
+        directory = stack.enter_context(_open_directory(path))
         processes = stack.enter_context(FleetProcesses(plans, process_count))
         for name, text in _files(plans, processes).items():
             directory.replace(name, text.encode())
@@ -93,18 +93,18 @@ def _run(arguments: list[str]) -> int:
 
 def _plans(given: argparse.Namespace, directory: str) -> tuple[HostPlan, ...]:
     """Returns the plans of the requested hosts. Checks the settings of the first host, as neurond does."""
-    count = _whole("--hosts", given.hosts, 1, MOST_HOSTS)
+    count = _check_range("--hosts", given.hosts, 1, MOST_HOSTS)
     interval = max(1.0, count / _HOSTS_OF_A_SECOND) if given.interval is None else given.interval
     if not 0.05 <= interval <= 3600:
         raise UserError("--interval: give a number of seconds from 0.05 to 3600", EXIT_USAGE)
     if given.metrics_from is not None:
-        _whole("--metrics-from", given.metrics_from, 1, 65_535)
+        _check_range("--metrics-from", given.metrics_from, 1, 65_535)
     try:
         plans = plan_fleet(
             count,
             parse_mix(given.mix),
             directory,
-            seed=_whole("--seed", given.seed, 0, 2**63),
+            seed=_check_range("--seed", given.seed, 0, 2**63),
             interval_seconds=interval,
             first_metrics_port=given.metrics_from,
         )
@@ -118,13 +118,13 @@ def _plans(given: argparse.Namespace, directory: str) -> tuple[HostPlan, ...]:
     return plans
 
 
-def _whole(flag: str, number: int, least: int, most: int) -> int:
+def _check_range(flag: str, number: int, least: int, most: int) -> int:
     if not least <= number <= most:
         raise UserError(f"{flag} {number}: give a whole number from {least} to {most}", EXIT_USAGE)
     return number
 
 
-def _opened(path: str) -> Directory:
+def _open_directory(path: str) -> Directory:
     try:
         return Directory.open(path, make_mode=0o700)
     except NotTrusted as error:
@@ -228,7 +228,7 @@ def plan_fleet(
     """Returns the plans of all hosts, by name. Hosts of UltraServer types become nodes of UltraServers us-1, us-2, …"""
     if first_metrics_port is not None and first_metrics_port + host_count - 1 > _HIGHEST_PORT:
         raise ValueError(f"there are no {host_count} ports from {first_metrics_port} on")
-    kinds = [kind for kind, count in zip(mix, _shares(host_count, mix), strict=True) for _ in range(count)]
+    kinds = [kind for kind, count in zip(mix, _host_counts(host_count, mix), strict=True) for _ in range(count)]
     random.Random(seed).shuffle(kinds)  # noqa: S311 - seeded, so that a fleet is reproducible
     digits = max(3, len(str(host_count - 1)))
     places = [
@@ -256,7 +256,7 @@ def plan_fleet(
     )
 
 
-def _shares(host_count: int, mix: tuple[HostMixEntry, ...]) -> list[int]:
+def _host_counts(host_count: int, mix: tuple[HostMixEntry, ...]) -> list[int]:
     """Returns the number of hosts for each entry of the mix, by weight. Rounds the largest remainders up."""
     whole = sum(kind.weight for kind in mix)
     counts = [host_count * kind.weight // whole for kind in mix]
@@ -293,7 +293,7 @@ class FleetProcesses:
     """A context manager that serves all hosts in child processes. Entering raises UserError if a host can't start."""
 
     def __init__(self, plans: Sequence[HostPlan], process_count: int) -> None:
-        self._shares = [plans[first::process_count] for first in range(min(process_count, len(plans)))]
+        self._plans = [plans[first::process_count] for first in range(min(process_count, len(plans)))]
         self._children: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -301,13 +301,13 @@ class FleetProcesses:
         """The PID of each host's process, by host name."""
         return {
             host.place.name: child.pid
-            for share, child in zip(self._shares, self._children, strict=True)
+            for share, child in zip(self._plans, self._children, strict=True)
             for host in share
         }
 
     def __enter__(self) -> FleetProcesses:
         try:
-            for share in self._shares:
+            for share in self._plans:
                 with defer_signals():  # a signal must not come before the new process is stored
                     self._children.append(_started(share))
             for child in self._children:
@@ -328,7 +328,7 @@ class FleetProcesses:
         """Returns the names of the hosts whose process has ended."""
         return [
             host.place.name
-            for share, child in zip(self._shares, self._children, strict=True)
+            for share, child in zip(self._plans, self._children, strict=True)
             if child.poll() is not None
             for host in share
         ]

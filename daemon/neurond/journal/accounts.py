@@ -74,7 +74,7 @@ class ProcessAccounts:
         attached = self._attached.get(process.pid)
         if attached is not None and attached.attached_at_unix_seconds == process.attached_at_unix_seconds:
             process = _completed(process, attached)
-        ended = _ended(process, departure.use, began, snapshot.taken_at_unix_seconds, peak_flops)
+        ended = _build_ended(process, departure.use, began, snapshot.taken_at_unix_seconds, peak_flops)
         outcome = self._outcomes.pop(departure.token, None)
         if process.synthetic:
             outcome = ProcessOutcome()
@@ -98,7 +98,7 @@ class ProcessAccounts:
             del self._found[pid]
             if pid in self._attached:  # the process has attached since then, so it reports its own counters
                 continue
-            ended = _ended(
+            ended = _build_ended(
                 account.process,
                 account.use,
                 account.began_at_unix_seconds,
@@ -123,7 +123,7 @@ def _completed(last: Process, latest: Process) -> Process:
     )
 
 
-def _ended(
+def _build_ended(
     process: Process, use: CoreUsage, began_at_unix_seconds: float, now_unix_seconds: float, peak_flops: float | None
 ) -> EndedProcess:
     seconds = now_unix_seconds - began_at_unix_seconds

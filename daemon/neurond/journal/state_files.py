@@ -76,7 +76,7 @@ class LineFile:
         self._file = -1
         try:
             self._check_directory()
-            self._file = self._opened()
+            self._file = self._open_file()
             older = b""
             with contextlib.suppress(FileNotFoundError):
                 older = self._directory.read(self._older_name, self._most_bytes) or b""
@@ -121,7 +121,7 @@ class LineFile:
         if directory.is_made and self._group_id is not None:
             directory.set_mode(0o750, self._group_id)
 
-    def _opened(self) -> int:
+    def _open_file(self) -> int:
         """Opens and locks the current file. Raises BlockingIOError when another daemon has locked it."""
         descriptor = self._directory.open_lock(self._name)
         try:
@@ -170,7 +170,7 @@ class LineFile:
         os.rename(self._name, self._older_name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
         before, self._file = self._file, -1
         os.close(before)
-        self._file = self._opened()
+        self._file = self._open_file()
 
     def _close_files(self) -> None:
         if self._file >= 0:
@@ -374,7 +374,7 @@ class AuditLog:
     def record_faults(self, snapshot: Snapshot) -> None:
         """Records injected faults, and when they take effect or end."""
         for fault in snapshot.injected_faults:
-            self._fault(fault, snapshot.taken_at_unix_seconds)
+            self._record_fault(fault, snapshot.taken_at_unix_seconds)
         self._faults = {fault.number: fault for fault in snapshot.injected_faults}
 
     def record_healed(
@@ -382,12 +382,12 @@ class AuditLog:
     ) -> None:
         """Records healed faults and who healed them, including faults that no snapshot contained."""
         for fault in faults:
-            self._fault(fault, at_unix_seconds)
+            self._record_fault(fault, at_unix_seconds)
             by = {"healed_by_uid": by_uid, "healed_by_pid": by_pid}
             self.record("fault_healed", at_unix_seconds, _fault_fields(fault) | by)
             self._faults.pop(fault.number, None)
 
-    def _fault(self, fault: InjectedFault, at_unix_seconds: float) -> None:
+    def _record_fault(self, fault: InjectedFault, at_unix_seconds: float) -> None:
         before = self._faults.get(fault.number)
         if before is None:
             self.record("fault_injected", fault.injected_at_unix_seconds, _fault_fields(fault))

@@ -230,11 +230,11 @@ class Relay:
         return self._client
 
     def _read_client(self) -> None:
-        data = self._received(self._client, self._piece)
+        data = self._receive(self._client, self._piece)
         if not data:
             return
         wait_seconds = self._spend(self._weight.cost_of(data))
-        self._to_server = self._sent(self._server, data)
+        self._to_server = self._send(self._server, data)
         if not self._is_open:
             return
         if self._to_server:
@@ -256,27 +256,27 @@ class Relay:
             self._loop.add_reader(self._client.fileno(), self._read_client)
 
     def _write_server(self) -> None:
-        self._to_server = self._sent(self._server, memoryview(self._to_server))
+        self._to_server = self._send(self._server, memoryview(self._to_server))
         if self._is_open and not self._to_server:
             self._loop.remove_writer(self._server.fileno())
             self._read_client_again()
 
     def _read_server(self) -> None:
-        data = self._received(self._server, _answered)
+        data = self._receive(self._server, _answered)
         if not data:
             return
-        self._to_client = self._sent(self._client, data)
+        self._to_client = self._send(self._client, data)
         if self._to_client:
             self._loop.remove_reader(self._server.fileno())
             self._loop.add_writer(self._client.fileno(), self._write_client)
 
     def _write_client(self) -> None:
-        self._to_client = self._sent(self._client, memoryview(self._to_client))
+        self._to_client = self._send(self._client, memoryview(self._to_client))
         if self._is_open and not self._to_client:
             self._loop.remove_writer(self._client.fileno())
             self._loop.add_reader(self._server.fileno(), self._read_server)
 
-    def _received(self, end: socket.socket, piece: memoryview) -> memoryview:
+    def _receive(self, end: socket.socket, piece: memoryview) -> memoryview:
         """Reads from a socket into `piece` and returns the data. Closes the relay at end of file.
 
         Returns an empty view if there is no data yet.
@@ -291,7 +291,7 @@ class Relay:
             self.close()
         return piece[:size]
 
-    def _sent(self, end: socket.socket, data: memoryview) -> bytes:
+    def _send(self, end: socket.socket, data: memoryview) -> bytes:
         """Sends as much data as the socket takes, and returns the unsent data. Closes the relay on an error."""
         try:
             return bytes(data[end.send(data) :])

@@ -62,10 +62,10 @@ def limits_for(most_files: int) -> PeerLimits:
     attachments = min(_MOST_ATTACHMENTS, most_files // (4 * _FILES_OF_AN_ATTACHMENT))
     return PeerLimits(
         {
-            ResourceKind.CONNECTION: _shared(connections, by_process=64),
+            ResourceKind.CONNECTION: _split_limit(connections, by_process=64),
             ResourceKind.CALL: ResourceLimit(128, 2048, 4096),
             ResourceKind.HISTORY: ResourceLimit(4, 16, 64),
-            ResourceKind.ATTACHMENT: _shared(attachments, by_process=16),
+            ResourceKind.ATTACHMENT: _split_limit(attachments, by_process=16),
         }
     )
 
@@ -78,14 +78,14 @@ def network_limits(most_files: int) -> PeerLimits:
     connections = min(_MOST_CONNECTIONS, most_files // (2 * _FILES_OF_A_CONNECTION))
     return PeerLimits(
         {
-            ResourceKind.CONNECTION: _shared(connections, by_process=128),
+            ResourceKind.CONNECTION: _split_limit(connections, by_process=128),
             ResourceKind.CALL: ResourceLimit(256, 2048, 4096),
             ResourceKind.HISTORY: ResourceLimit(4, 16, 64),
         }
     )
 
 
-def _shared(together: int, by_process: int) -> ResourceLimit:
+def _split_limit(together: int, by_process: int) -> ResourceLimit:
     return ResourceLimit(min(by_process, max(together // 4, 1)), max(together // 2, 1), max(together, 1))
 
 

@@ -224,7 +224,7 @@ class _Attached:
         self._allocator.leave(token)
         self._loop.remove_reader(self._connection.fileno())
         self._connection.close()
-        self._keep_descriptor(None)
+        self._store_descriptor(None)
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
         self._peers.release(self.peer, ResourceKind.ATTACHMENT)
@@ -246,7 +246,7 @@ class _Attached:
         except OSError:
             received, descriptor = b"", None
         if descriptor is not None:
-            self._keep_descriptor(descriptor)
+            self._store_descriptor(descriptor)
         if not received:
             self.close()
             return False
@@ -257,7 +257,7 @@ class _Attached:
                 self._on_line(self, line)
         return True
 
-    def _keep_descriptor(self, descriptor: int | None) -> None:
+    def _store_descriptor(self, descriptor: int | None) -> None:
         """Stores the latest file descriptor from the process and closes the previous one."""
         if self._descriptor is not None:
             os.close(self._descriptor)

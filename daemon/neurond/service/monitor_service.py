@@ -55,7 +55,7 @@ class MonitorService:
 
     async def get_snapshot(self, request: neuron_pb2.GetSnapshotRequest, context: Context) -> bytes:
         """Returns the latest snapshot of at least the requested age. Age 0 requests the latest of all."""
-        age_seconds = await _checked_seconds(request.age_seconds, "age_seconds", context)
+        age_seconds = await _check_seconds(request.age_seconds, "age_seconds", context)
         if age_seconds > 0:
             return self._store.past(age_seconds)
         self._settle()
@@ -79,7 +79,7 @@ class MonitorService:
 
     async def _entries(self, interval_seconds: float, context: Context) -> AsyncGenerator[StoredSnapshot, None]:
         """Yields the latest snapshot, then new snapshots at this interval. A slow client misses some."""
-        interval_seconds = await _checked_seconds(interval_seconds, "interval_seconds", context)
+        interval_seconds = await _check_seconds(interval_seconds, "interval_seconds", context)
         loop = asyncio.get_running_loop()
         sequence = -1
         while True:
@@ -105,7 +105,7 @@ class MonitorService:
 
     async def list_history(self, request: neuron_pb2.ListHistoryRequest, context: Context) -> AsyncIterator[bytes]:
         """Streams the snapshots of the history, oldest first unless the request wants the newest first."""
-        duration_seconds = await _checked_seconds(request.duration_seconds, "duration_seconds", context)
+        duration_seconds = await _check_seconds(request.duration_seconds, "duration_seconds", context)
         for packed in self._store.packed_history(
             duration_seconds,
             request.after_sequence,
@@ -192,7 +192,7 @@ async def _check_devices(request: neuron_pb2.RenderDeviceListRequest, snapshot: 
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no device {index}: {has}")
 
 
-async def _checked_seconds(value: float, name: str, context: Context) -> float:
+async def _check_seconds(value: float, name: str, context: Context) -> float:
     if not 0 <= value <= LONGEST_INTERVAL_SECONDS:  # NaN fails too
         await context.abort(
             grpc.StatusCode.INVALID_ARGUMENT,

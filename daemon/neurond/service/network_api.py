@@ -246,7 +246,7 @@ class TlsConnectionProxy:
     async def _handshake_and_admit(self, connection: socket.socket, address: str) -> None:
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                secured = await self._secured(connection, address)
+                secured = await self._wrap_tls(connection, address)
         except TimeoutError:
             self.outcomes[ConnectionOutcome.TIMED_OUT] += 1
         except _Refused as refused:
@@ -257,7 +257,7 @@ class TlsConnectionProxy:
         else:
             self.outcomes[self._admit(secured, address)] += 1
 
-    async def _secured(self, connection: socket.socket, address: str) -> ssl.SSLSocket:
+    async def _wrap_tls(self, connection: socket.socket, address: str) -> ssl.SSLSocket:
         """Performs the TLS handshake and returns the TLS connection. Closes the connection on OSError."""
         with contextlib.ExitStack() as closing:
             closing.callback(connection.close)

@@ -81,7 +81,7 @@ class RuntimeService:
             lease = self._attach(request)
         except Refusal as refusal:
             await context.abort(STATUS[type(refusal)], str(refusal))
-        return self._attached(lease).SerializeToString()
+        return self._attach_response(lease).SerializeToString()
 
     async def report(self, request: neuron_pb2.ReportRequest, context: Context) -> bytes:
         """Stores a report of the calling process, unless an injected fault loses its reports."""
@@ -104,7 +104,7 @@ class RuntimeService:
             self._faults.send_active_faults(request.token)
         return lease
 
-    def _attached(self, lease: CoreLease) -> neuron_pb2.AttachResponse:
+    def _attach_response(self, lease: CoreLease) -> neuron_pb2.AttachResponse:
         shape = self._allocator.shape
         response = neuron_pb2.AttachResponse(
             instance_type=self._instance_type,
@@ -165,7 +165,7 @@ def read_report(
         raise InvalidReport("measured_at_seconds lies in the future; it must be CLOCK_MONOTONIC of this host")
     if len(message.cores) > core_count:
         raise InvalidReport(f"{len(message.cores)} cores reported, {core_count} held")
-    clock_moved_seconds = _moved(message, measured_at_seconds, clock)
+    clock_moved_seconds = _clock_difference(message, measured_at_seconds, clock)
     cores = {core.local_index: _core(core, clock_moved_seconds) for core in message.cores}
     if len(cores) != len(message.cores):
         raise InvalidReport("a core is reported twice")
@@ -185,7 +185,7 @@ def read_report(
     )
 
 
-def _moved(message: neuron_pb2.Report, measured_at_seconds: float, clock: SteadyClock | None) -> float:
+def _clock_difference(message: neuron_pb2.Report, measured_at_seconds: float, clock: SteadyClock | None) -> float:
     """Returns by how many seconds the host's clock, as the process read it, is ahead of the daemon's clock."""
     if clock is None:
         return 0.0

@@ -44,7 +44,7 @@ class SocketFiles:
         """Raises UserError when `claim` would fail because of the directory or the files. Changes nothing."""
         with self._refusal():
             try:
-                directory = self._opened_directory(make_mode=None)
+                directory = self._open_directory(make_mode=None)
             except FileNotFoundError:
                 return  # claim creates it
             try:
@@ -57,7 +57,7 @@ class SocketFiles:
         """Creates the directory, takes the lock and removes old sockets. Raises UserError if that fails."""
         try:
             with self._refusal():
-                self._directory = self._opened_directory(make_mode=_PRIVATE_DIRECTORY)
+                self._directory = self._open_directory(make_mode=_PRIVATE_DIRECTORY)
                 self._take_lock(self._directory)
                 for path in self._sockets:
                     _remove_stale(self._directory, path)
@@ -129,7 +129,7 @@ class SocketFiles:
                 EXIT_PERMISSION if isinstance(error, PermissionError) else EXIT_FAILURE,
             ) from error
 
-    def _opened_directory(self, make_mode: int | None) -> Directory:
+    def _open_directory(self, make_mode: int | None) -> Directory:
         """Opens the sockets' directory, or creates it with `make_mode`. Raises UserError if others could change it."""
         try:
             directory = Directory.open(self._directory_path or ".", make_mode=make_mode)

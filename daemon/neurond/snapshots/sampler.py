@@ -64,7 +64,7 @@ class Sampler:
         Without `whole`, vCPUs, memory and process times keep their previous values, so that a snapshot between two
         ticks does not distort their rates.
         """
-        departed = self._allocator.take_departed()
+        departed = self._allocator.pop_departed()
         self.departures = tuple(map(self._departure, departed))
         self._ended += [
             departure.process
@@ -167,12 +167,12 @@ def with_attached(
     if not claims:
         return cores, found
     attached = set(claims.values())
-    owned = tuple(_owned(core, claims.get(core.index), attached) for core in cores)
+    owned = tuple(_assign_owner(core, claims.get(core.index), attached) for core in cores)
     owner_of = {core.index: core.owner_pid for core in owned}
-    return owned, tuple(_holder(process, owner_of) for process in found)
+    return owned, tuple(_drop_foreign_cores(process, owner_of) for process in found)
 
 
-def _owned(core: NeuronCore, claimed_by: int | None, attached: set[int]) -> NeuronCore:
+def _assign_owner(core: NeuronCore, claimed_by: int | None, attached: set[int]) -> NeuronCore:
     if claimed_by is not None:
         return replace(core, owner_pid=claimed_by, candidate_pids=(), inferred_fields=())
     if core.owner_pid in attached:
@@ -182,7 +182,7 @@ def _owned(core: NeuronCore, claimed_by: int | None, attached: set[int]) -> Neur
     return replace(core, candidate_pids=tuple(pid for pid in core.candidate_pids if pid not in attached))
 
 
-def _holder(process: Process, owner_of: dict[int, int | None]) -> Process:
+def _drop_foreign_cores(process: Process, owner_of: dict[int, int | None]) -> Process:
     """Removes cores that leases give to other processes from a process that the source found."""
     own_indices = tuple(core for core in process.core_indices if owner_of.get(core) == process.pid)
     if own_indices == process.core_indices:
@@ -231,7 +231,7 @@ def build_process(
     return replace(
         identity,
         host_memory=report.host_memory,
-        models=tuple(_placed(loaded, lease, shape) for loaded in report.models),
+        models=tuple(_to_host_indices(loaded, lease, shape) for loaded in report.models),
         executions=report.executions,
         errors=report.errors,
         total_latency_histogram=report.total_latency_histogram,
@@ -257,7 +257,7 @@ def _work(lease: CoreLease) -> tuple[CoreWork, ...]:
 _NOTHING = CoreReport()
 
 
-def _placed(loaded: LoadedModel, lease: CoreLease, shape: HostShape) -> LoadedModel:
+def _to_host_indices(loaded: LoadedModel, lease: CoreLease, shape: HostShape) -> LoadedModel:
     """Converts the core indices of a model's subgraphs from the process's numbering to the host's."""
     return replace(
         loaded,

@@ -75,7 +75,7 @@ class SimulatedSource:
         self._ecc = ecc
         self._faults = faults
         self._shown_counters = list(allocator.counters)
-        self._placed = tuple(_placed(self._shape, index) for index in range(self._shape.core_count))
+        self._empty_cores = tuple(_empty_core(self._shape, index) for index in range(self._shape.core_count))
         self._cores = tuple(self._free_core(index) for index in range(self._shape.core_count))
         self._devices = tuple(
             _device(instance_type, allocator.shape, index) for index in range(instance_type.device_count)
@@ -112,7 +112,7 @@ class SimulatedSource:
         counters = self._allocator.counters_of(index, holder)
         reported = holder.cores.get((index - holder.first * holder.lnc) // holder.lnc)
         return replace(
-            self._placed[index],
+            self._empty_cores[index],
             owner_pid=holder.pid,
             busy_seconds_total=counters.busy_seconds_total,
             flop_total=counters.flop_total,
@@ -131,7 +131,7 @@ class SimulatedSource:
         """Returns a core without an owner: idle, with the counters that its latest owner left."""
         counters = self._shown_counters[index] = self._allocator.counters[index]
         return replace(
-            self._placed[index],
+            self._empty_cores[index],
             busy_seconds_total=counters.busy_seconds_total,
             flop_total=counters.flop_total,
             executions_total=counters.executions_total,
@@ -168,7 +168,7 @@ class SimulatedSource:
         return replace(device, ecc=ecc, hbm_stacks=stacks, reported_health=health)
 
 
-def _placed(shape: HostShape, index: int) -> NeuronCore:
+def _empty_core(shape: HostShape, index: int) -> NeuronCore:
     """Returns a core that has its position but no state."""
     return NeuronCore(
         index=index,

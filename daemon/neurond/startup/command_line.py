@@ -141,7 +141,7 @@ def settings_from(arguments: Sequence[str]) -> Settings | None:
         write_text(f"configuration is valid: {settings.to_json()}\n")
         return None
     if given.ready_fd is not None:
-        _keep_open(given.ready_fd)
+        _make_inheritable(given.ready_fd)
     if given.exit_with_parent:
         exit_with_parent(parent_pid)
     return replace(settings, ready_fd=given.ready_fd, exit_with_parent=given.exit_with_parent)
@@ -182,7 +182,7 @@ def _tables(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return {table: {key: value for key, value in keys.items() if value is not None} for table, keys in tables.items()}
 
 
-def _keep_open(descriptor: int) -> None:
+def _make_inheritable(descriptor: int) -> None:
     try:
         os.set_inheritable(descriptor, True)
     except (OSError, OverflowError):

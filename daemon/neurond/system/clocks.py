@@ -61,7 +61,7 @@ def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
         return snapshot
 
     def moved(at_unix_seconds: float | None) -> float | None:
-        return _moved(at_unix_seconds, moved_seconds)
+        return _shift(at_unix_seconds, moved_seconds)
 
     def core(one: NeuronCore) -> NeuronCore:
         started, last = one.execution_started_at_unix_seconds, one.last_execution_at_unix_seconds
@@ -85,8 +85,8 @@ def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
     def finding(one: Finding) -> Finding:
         return replace(one, began_at_unix_seconds=max(0.0, one.began_at_unix_seconds + moved_seconds))
 
-    def health(judged: Health) -> Health:
-        return replace(judged, findings=tuple(map(finding, judged.findings)))
+    def health(one: Health) -> Health:
+        return replace(one, findings=tuple(map(finding, one.findings)))
 
     return replace(
         snapshot,
@@ -103,8 +103,8 @@ def fault_by_wall_clock(fault: InjectedFault, moved_seconds: float) -> InjectedF
     return replace(
         fault,
         injected_at_unix_seconds=max(0.0, fault.injected_at_unix_seconds + moved_seconds),
-        began_at_unix_seconds=_moved(fault.began_at_unix_seconds, moved_seconds),
-        ended_at_unix_seconds=_moved(fault.ended_at_unix_seconds, moved_seconds),
+        began_at_unix_seconds=_shift(fault.began_at_unix_seconds, moved_seconds),
+        ended_at_unix_seconds=_shift(fault.ended_at_unix_seconds, moved_seconds),
     )
 
 
@@ -119,5 +119,5 @@ def ended_by_wall_clock(ended: EndedProcess, moved_seconds: float) -> EndedProce
     )
 
 
-def _moved(at_unix_seconds: float | None, moved_seconds: float) -> float | None:
+def _shift(at_unix_seconds: float | None, moved_seconds: float) -> float | None:
     return None if at_unix_seconds is None else max(0.0, at_unix_seconds + moved_seconds)

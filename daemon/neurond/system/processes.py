@@ -302,13 +302,13 @@ def parse_launch(environment: Mapping[bytes, bytes], boot_id: str) -> Launch:
     rank, world_size = _first_number(environment, _RANKS), _first_number(environment, _WORLD_SIZES)
     if world_size is None and _PJRT_DEVICES in environment:
         world_size = environment[_PJRT_DEVICES].count(b",") + 1
-    here = _first_number(environment, _LOCAL_WORLD_SIZES)
+    local_world_size = _first_number(environment, _LOCAL_WORLD_SIZES)
     local_rank = _first_number(environment, (_LOCAL_RANK,))
     first = None
     if _TORCHRUN in environment and rank is not None and local_rank is not None and local_rank <= rank:
         first = rank - local_rank
-    launch = Launch(rank, world_size, first, None if first is None else here)
-    is_of_one_host = world_size is not None and here is not None and world_size <= here
+    launch = Launch(rank, world_size, first, None if first is None else local_world_size)
+    is_of_one_host = world_size is not None and local_world_size is not None and world_size <= local_world_size
     if rank is None or is_of_one_host or world_size == 1:
         return launch
     run, name = _run(environment, boot_id)

@@ -109,7 +109,7 @@ class OrphanedPodRule:
         now = snapshot.taken_at_unix_seconds
         since: dict[_Key, float] = {}
         for allocation in snapshot.pod_allocations:
-            unheld, device_indices = _unheld(allocation, snapshot)
+            unheld, device_indices = _unused_cores(allocation, snapshot)
             if not unheld:
                 continue
             key = allocation.pod_namespace, allocation.pod_name, allocation.container_name
@@ -132,7 +132,7 @@ class OrphanedPodRule:
         self._since_unix_seconds = since
 
 
-def _unheld(allocation: PodAllocation, snapshot: Snapshot) -> tuple[list[int], tuple[int, ...]]:
+def _unused_cores(allocation: PodAllocation, snapshot: Snapshot) -> tuple[list[int], tuple[int, ...]]:
     """Returns the allocation's logical cores that have no owner, possible owner or used memory, and their devices."""
     lnc = snapshot.instance.logical_neuroncore_config
     cores, devices = set(allocation.neuroncore_indices), set(allocation.device_indices)

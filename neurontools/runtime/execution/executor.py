@@ -302,7 +302,7 @@ class Executor:
             compiled = self._compiled(core, graph, alive, flags)
             was_cached = core.statistics.compilations_total == compilations
             reason = self.graph_changes.latest[-1] if self.graph_changes.latest else FIRST_GRAPH
-            reason += self.machine_code.remark(flags)
+            reason += self.machine_code.profile_remark(flags)
             origin = GraphOrigin(time.perf_counter_ns() - began_ns, was_cached, reason)
             loaded = self._load(core, compiled, flags, origin)
         finally:

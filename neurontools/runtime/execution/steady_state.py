@@ -30,7 +30,7 @@ class DeviceCounts(NamedTuple):
 
     def since(self, before: DeviceCounts) -> DeviceCounts:
         """Returns the increase since the earlier counts `before`."""
-        return DeviceCounts(*(now - then for now, then in zip(self, before, strict=True)))
+        return DeviceCounts(*(now - earlier for now, earlier in zip(self, before, strict=True)))
 
 
 class _Interval(NamedTuple):

@@ -80,7 +80,7 @@ _CELLS: dict[str, Cell] = {
 }
 
 
-def _padded(cell: Cell, value: Tensor, state: State, weights: _Weights, is_reversed: bool) -> Layer:
+def _run_padded(cell: Cell, value: Tensor, state: State, weights: _Weights, is_reversed: bool) -> Layer:
     """Runs one layer over a padded sequence, whose first dimension is time."""
     steps = _linear(value, weights.w_ih, weights.b_ih).unbind(0)
     if not steps:
@@ -94,7 +94,7 @@ def _padded(cell: Cell, value: Tensor, state: State, weights: _Weights, is_rever
     return torch.stack(outputs, 0), state
 
 
-def _packed(sizes: list[int]) -> Callable[[Cell, Tensor, State, _Weights, bool], Layer]:
+def _packed_runner(sizes: list[int]) -> Callable[[Cell, Tensor, State, _Weights, bool], Layer]:
     """Returns a function that runs one layer over a packed sequence. `sizes` has the batch size at each time step."""
 
     def narrowed(state: State, first: int, end: int) -> State:
@@ -170,7 +170,7 @@ def _takes_onednn(value: Tensor, parameters: Sequence[Tensor]) -> bool:
     return value.dtype is torch.float32
 
 
-def _grouped(parameters: Sequence[Tensor], has_biases: bool, has_projections: bool) -> list[_Weights]:
+def _group_weights(parameters: Sequence[Tensor], has_biases: bool, has_projections: bool) -> list[_Weights]:
     count = 2 + 2 * has_biases + has_projections
     groups = [parameters[i : i + count] for i in range(0, len(parameters), count)]
     if has_projections and not has_biases:
@@ -178,7 +178,7 @@ def _grouped(parameters: Sequence[Tensor], has_biases: bool, has_projections: bo
     return [_Weights(*g) for g in groups]
 
 
-def _stacked(
+def _run_layers(
     layer: Callable[[Cell, Tensor, State, _Weights, bool], Layer],
     cell: Cell,
     value: Tensor,
@@ -214,7 +214,7 @@ def _run(
     directions: int,
 ) -> tuple[Tensor, ...]:
     states = list(zip(*(part.unbind(0) for part in hidden), strict=True))
-    output, ended = _stacked(layer, _CELLS[kind], value, states, weights, dropout, directions)
+    output, ended = _run_layers(layer, _CELLS[kind], value, states, weights, dropout, directions)
     return output, *(torch.stack(parts, 0) for parts in zip(*ended, strict=True))
 
 
@@ -222,7 +222,7 @@ def _parts(kind: str, hx: Any, params: Sequence[Tensor], has_biases: bool) -> tu
     """Returns the initial states, the weights by layer and direction, and whether an LSTM projects its outputs."""
     hidden = hx if kind == "lstm" else [hx]
     has_projections = kind == "lstm" and hidden[0].shape[2] != hidden[1].shape[2]
-    return hidden, _grouped(params, has_biases, has_projections), has_projections
+    return hidden, _group_weights(params, has_biases, has_projections), has_projections
 
 
 def _padded_kernel(kind: str) -> Callable[..., tuple[Tensor, ...]]:
@@ -238,7 +238,7 @@ def _padded_kernel(kind: str) -> Callable[..., tuple[Tensor, ...]]:
         batch_first: bool,
     ) -> tuple[Tensor, ...]:
         hidden, weights, has_projections = _parts(kind, hx, params, has_biases)
-        layer: Any = _padded
+        layer: Any = _run_padded
         if batch_first:
             value = value.transpose(0, 1)
         if kind == "lstm" and not has_projections and _takes_onednn(value, params):
@@ -265,7 +265,7 @@ def _packed_kernel(kind: str) -> Callable[..., tuple[Tensor, ...]]:
     ) -> tuple[Tensor, ...]:
         del num_layers
         hidden, weights, _ = _parts(kind, hx, params, has_biases)
-        layer = _packed(batch_sizes.tolist())
+        layer = _packed_runner(batch_sizes.tolist())
         return _run(kind, layer, data, hidden, weights, dropout if train else 0.0, 1 + bidirectional)
 
     return kernel

@@ -45,7 +45,7 @@ from neurontools.runtime.torch_device.torch_patches import (
 EAGER = ("NEURON_USE_EAGER_DEBUG_MODE", "XLA_USE_EAGER_DEBUG_MODE")
 PENDING_BOUND = "NEURONTOOLS_PENDING_BOUND"
 _C: Any = torch._C
-_kept: list[Any] = []
+_registered: list[Any] = []
 before_report_hooks: list[Callable[[Reporter], None]] = []
 """Functions that run before each report, after the counters are collected."""
 
@@ -75,7 +75,7 @@ class _Guard(_C._acc.DeviceGuard):  # type: ignore[misc]
 
 def is_registered() -> bool:
     """Returns whether the device is registered in this process."""
-    return bool(_kept)
+    return bool(_registered)
 
 
 def register_device(name: str = "xla", environment: Mapping[str, str] | None = None) -> Executor:
@@ -123,10 +123,10 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
     module: Any = torch_module.module(name)
     module.memory = memory_module(name, vars(module))
     torch._register_device_module(name, module)
-    _kept.extend([_Hooks(), _Guard(), process_executor])
-    _C._acc.register_python_privateuseone_hook(_kept[0])
-    _C._acc.register_python_privateuseone_device_guard(_kept[1])
-    registration.register_kernels(name, _kept.append)
+    _registered.extend([_Hooks(), _Guard(), process_executor])
+    _C._acc.register_python_privateuseone_hook(_registered[0])
+    _C._acc.register_python_privateuseone_device_guard(_registered[1])
+    registration.register_kernels(name, _registered.append)
     patch_serialization(name)
     # Module.to() then keeps Parameter objects, so tied weights stay tied and optimizers keep their parameters.
     torch.__future__.set_swap_module_params_on_conversion(True)
@@ -165,7 +165,7 @@ def _collect(process_executor: Executor, reporter: Reporter) -> None:
 
 def executor() -> Executor:
     """Returns the executor of this process."""
-    found = _kept[2]
+    found = _registered[2]
     if not isinstance(found, Executor):
         raise TypeError(found)
     return found

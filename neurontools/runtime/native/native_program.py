@@ -165,7 +165,7 @@ class MachineCode:
         settled = [program.is_settled for program in self._programs if program.is_warm]
         return bool(settled) and all(settled)
 
-    def remark(self, flags: CompilerFlags) -> str:
+    def profile_remark(self, flags: CompilerFlags) -> str:
         """Returns a note for profiles that a profiled graph does not run as machine code; "" unless --optlevel is 3."""
         return "; not as machine code (--optlevel 3) while it is profiled" if flags.optlevel == _LEVEL else ""
 

@@ -157,7 +157,7 @@ class ProfileRecorder:
         if self.failure is not None:
             return
         if len(batch.steps[0]):
-            batch = replace(batch, steps=_whole(batch.steps, self._began_ns))
+            batch = replace(batch, steps=_drop_partial_steps(batch.steps, self._began_ns))
         self.totals.add(batch)
         try:
             self._write(batch)
@@ -216,7 +216,7 @@ class ProfileRecorder:
         )
 
 
-def _whole(steps: list[array[int]], began_ns: int) -> list[array[int]]:
+def _drop_partial_steps(steps: list[array[int]], began_ns: int) -> list[array[int]]:
     """Removes the steps that began before `began_ns`, the start of the profile."""
     first = next((row for row, start_ns in enumerate(steps[_START]) if start_ns >= began_ns), len(steps[_START]))
     return [column[first:] for column in steps] if first else steps

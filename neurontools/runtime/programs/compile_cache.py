@@ -83,7 +83,7 @@ class CompileCache:
 
         Marks a damaged entry as incomplete, so that the graph is compiled again.
         """
-        with self._opened(graph_hash, flags) as entry:
+        with self._open_entry(graph_hash, flags) as entry:
             if entry is None:
                 return None
             try:
@@ -113,7 +113,7 @@ class CompileCache:
 
         Returns None if none failed, or if --retry_failed_compilation is set.
         """
-        with self._opened(graph_hash, flags) as entry:
+        with self._open_entry(graph_hash, flags) as entry:
             if entry is None:
                 return None
             try:
@@ -134,7 +134,7 @@ class CompileCache:
 
     def store_failure(self, graph_hash: str, flags: CompilerFlags, text: str, reason: str) -> None:
         """Stores the reason for a failed compilation. `text` is the recorded graph."""
-        with contextlib.suppress(OSError), self._opened(graph_hash, flags, make=True) as entry:
+        with contextlib.suppress(OSError), self._open_entry(graph_hash, flags, make=True) as entry:
             if entry is not None:
                 entry.replace("model.hlo.pb", text.encode())
                 entry.replace("compile_flags.json", json.dumps(list(flags.passed_on)).encode())
@@ -150,7 +150,7 @@ class CompileCache:
         with contextlib.ExitStack() as stack:
             # If the lock can't be opened, each rank compiles the graph itself.
             with contextlib.suppress(OSError):
-                entry = stack.enter_context(self._opened(graph_hash, flags, make=True))
+                entry = stack.enter_context(self._open_entry(graph_hash, flags, make=True))
                 if entry is not None:
                     neff = f"{entry.path}/model.neff"
 
@@ -165,7 +165,7 @@ class CompileCache:
         """Stores a compiled graph; `text` is the recorded graph. Warns once if the cache can't be written."""
         data = compiled.to_json()
         try:
-            with self._opened(compiled.graph_hash, flags, make=True) as entry:
+            with self._open_entry(compiled.graph_hash, flags, make=True) as entry:
                 if entry is None:
                     return
                 entry.replace("model.hlo.pb", text.encode())
@@ -187,7 +187,7 @@ class CompileCache:
 
         Ignores files that other users wrote, even in a shared directory, because this process executes the code.
         """
-        with self._opened(graph_hash, flags) as entry:
+        with self._open_entry(graph_hash, flags) as entry:
             try:
                 return None if entry is None else entry.read_own(_MACHINE_CODE.format(key), _LARGEST_MODEL_BYTES)
             except OSError:
@@ -195,12 +195,12 @@ class CompileCache:
 
     def store_machine_code(self, graph_hash: str, flags: CompilerFlags, key: str, data: bytes) -> None:
         """Stores machine code of a graph in a file that only this user may read or write."""
-        with contextlib.suppress(OSError), self._opened(graph_hash, flags, make=True) as entry:
+        with contextlib.suppress(OSError), self._open_entry(graph_hash, flags, make=True) as entry:
             if entry is not None:
                 entry.replace(_MACHINE_CODE.format(key), data, mode=0o600)
 
     @contextlib.contextmanager
-    def _opened(self, graph_hash: str, flags: CompilerFlags, *, make: bool = False) -> Iterator[Directory | None]:
+    def _open_entry(self, graph_hash: str, flags: CompilerFlags, *, make: bool = False) -> Iterator[Directory | None]:
         """Opens an entry's directory. Yields None if the directory is missing, or if another user may control it.
 
         With `make`, creates a missing directory. Raises OSError only with `make`.

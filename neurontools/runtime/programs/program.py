@@ -71,7 +71,7 @@ class Program:
         self.source = ""
         self._run: Run | None = None
         self._run_timed: TimedRun | None = None
-        self._checked = False
+        self._is_checked = False
 
     def run(
         self, inputs: Sequence[Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor], generator: torch.Generator
@@ -82,9 +82,9 @@ class Program:
         """
         if self._run is not None:
             return self._run(inputs, scalars, hosts, generator)
-        if not self._checked:
+        if not self._is_checked:
             outputs = _interpret(self, inputs, scalars, hosts, generator, _nothing)
-            self._checked = True
+            self._is_checked = True
             return outputs
         entry = step_clock.open(COMPILE, time.perf_counter())
         try:
@@ -99,17 +99,17 @@ class Program:
         """Like `run`, but also returns the times (perf_counter_ns) before the first and after each instruction."""
         if self._run_timed is not None:
             return self._run_timed(inputs, scalars, hosts, generator)
-        if self._checked:
+        if self._is_checked:
             self.prepare_timed()
             return self.run_timed(inputs, scalars, hosts, generator)
         times = [perf_counter_ns()]
         outputs = _interpret(self, inputs, scalars, hosts, generator, lambda: times.append(perf_counter_ns()))
-        self._checked = True
+        self._is_checked = True
         return outputs, tuple(times)
 
     def prepare_timed(self) -> None:
         """Generates the code of `run_timed` in advance, so that an execution's time does not include it."""
-        if self._checked and self._run_timed is None:
+        if self._is_checked and self._run_timed is None:
             entry = step_clock.open(COMPILE, time.perf_counter())
             try:
                 _, self._run_timed = _generate(self, is_timed=True)
@@ -141,7 +141,7 @@ def _interpret(
             t.untyped_storage().data_ptr() for t in flattened([arguments, list(keywords.values())]) if _bytes(t)
         }
         for number, value in _pairs(instruction.results, results):
-            values[number] = _checked(program, instruction, number, value, pointers)
+            values[number] = _check_result(program, instruction, number, value, pointers)
             if _bytes(values[number]):
                 pointers.add(values[number].untyped_storage().data_ptr())
         value = result = (
@@ -203,7 +203,7 @@ def _pairs(numbers: Any, values: Any) -> list[tuple[int, Tensor]]:
     return pairs
 
 
-def _checked(program: Program, instruction: Instruction, number: int, value: Tensor, pointers: set[int]) -> Tensor:
+def _check_result(program: Program, instruction: Instruction, number: int, value: Tensor, pointers: set[int]) -> Tensor:
     layout = program.compiled.layouts[number]
     if value.shape != layout.size or (value.dtype is not layout.device_dtype and not layouts.narrowed):
         raise MetaMismatch(instruction.operator, value, layout)

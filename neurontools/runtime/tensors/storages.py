@@ -39,7 +39,7 @@ _capsule_pointer: Any = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, cty
 from_dlpack: Any = torch._C._from_dlpack
 
 
-def _mapped(size: int, protection: int) -> int | None:
+def _map_pages(size: int, protection: int) -> int | None:
     libc: Any = ctypes.CDLL(None, use_errno=True)
     mmap = ctypes.CFUNCTYPE(
         ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long, use_errno=True
@@ -215,10 +215,10 @@ class Storages:
 
     def _map_memory(self) -> None:
         for size in _REGION_BYTES:
-            first = _mapped(size, _PROT_NONE)
+            first = _map_pages(size, _PROT_NONE)
             if first is not None:
                 break
-        base = _mapped(_MOST * _BYTES, _PROT_READ_WRITE)
+        base = _map_pages(_MOST * _BYTES, _PROT_READ_WRITE)
         if first is None or base is None:
             raise MemoryError(
                 "no address space for the simulated device; raise the limit of virtual memory (ulimit -v)"

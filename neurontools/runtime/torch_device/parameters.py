@@ -116,7 +116,7 @@ def _account(buffer: Buffer, category: Category) -> None:
     buffer.category = category
 
 
-def _own(module: Any) -> Iterator[Tensor | None]:
+def _own_tensors(module: Any) -> Iterator[Tensor | None]:
     yield from module._parameters.values()
     yield from module._buffers.values()
 
@@ -130,9 +130,10 @@ def account_parameters() -> None:
 
     register_module_parameter_registration_hook(registered)
     register_module_buffer_registration_hook(registered)
-    _keep_lazy()
-    _run_after_method("_apply", lambda module: assign_category(_own(module)))
-    _run_after_method("__setstate__", lambda module: assign_category(_own(module)))  # called by deepcopy and unpickling
+    _recreate_lazy_parameters()
+    _run_after_method("_apply", lambda module: assign_category(_own_tensors(module)))
+    # deepcopy and unpickling call __setstate__.
+    _run_after_method("__setstate__", lambda module: assign_category(_own_tensors(module)))
     _run_after_method("load_state_dict", lambda module: assign_category([*module.parameters(), *module.buffers()]))
     _follow_data()
 
@@ -149,7 +150,7 @@ def _run_after_method(method: str, do: Any) -> None:
     setattr(_Module, method, wrapped)
 
 
-def _keep_lazy() -> None:
+def _recreate_lazy_parameters() -> None:
     """Recreates lazy parameters (LazyLinear, …) on a module's new device, because they have no bytes to move."""
     original = _Module._apply
 

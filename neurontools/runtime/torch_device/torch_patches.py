@@ -48,14 +48,14 @@ def _generators() -> None:
 
     class Generator(base, metaclass=_Kind):  # type: ignore[misc]
         __doc__ = base.__doc__
-        _where: torch.device
+        _device: torch.device
 
         def __new__(cls, device_: Any = "cpu", *, device: Any = None) -> Any:
             where = torch.device(device_ if device is None else device)
             if where.type != _name():
                 return base(where)
             generator = super().__new__(cls)
-            generator._where = torch.device(where.type, where.index or 0)
+            generator._device = torch.device(where.type, where.index or 0)
             return generator
 
         def __init__(self, *_arguments: Any, **_keywords: Any) -> None:
@@ -64,7 +64,7 @@ def _generators() -> None:
         @property
         def device(self) -> torch.device:
             """Returns the torch device of the core for which this generator was created."""
-            return self._where
+            return self._device
 
     torch.Generator = Generator  # type: ignore[misc]
 

@@ -100,7 +100,7 @@ class SysfsSource:
             devices.append(self._device(device, device_cores))
             self._gil_yield.step()
         self._time_in_use.forget({core.index for core in cores})
-        credited = with_host_memory(self._credited(processes, cores), devices)
+        credited = with_host_memory(self._attribute_counters(processes, cores), devices)
         self._reading = DeviceReading(tuple(devices), tuple(cores), self._warnings(), credited)
 
     def close(self) -> None:
@@ -271,7 +271,7 @@ class SysfsSource:
             hbm_stacks=tuple(replace(stack, used_bytes=used.get(stack.index)) for stack in device.hbm_stacks),
         )
 
-    def _credited(self, processes: tuple[Process, ...], cores: list[NeuronCore]) -> tuple[Process, ...]:
+    def _attribute_counters(self, processes: tuple[Process, ...], cores: list[NeuronCore]) -> tuple[Process, ...]:
         if not self._time_in_use.is_live:
             return processes
         return self._attribution.attribute(processes, {core.index: core for core in cores}, self._gil_yield)
@@ -338,10 +338,10 @@ class MetadataService:
         self._endpoint = environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "").rstrip("/") or ENDPOINT
         self.thread: threading.Thread | None = None
         if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() != "true":
-            self.thread = threading.Thread(target=self._ask, name="metadata-service", daemon=True)
+            self.thread = threading.Thread(target=self._fetch_facts, name="metadata-service", daemon=True)
             self.thread.start()
 
-    def _ask(self) -> None:
+    def _fetch_facts(self) -> None:
         try:
             self.facts = _facts(self._endpoint)
         except (OSError, ValueError) as error:
@@ -357,16 +357,16 @@ def _facts(endpoint: str) -> dict[str, str]:
     token = _request(f"{endpoint}/latest/api/token", headers, method="PUT")
     facts = {}
     for field, path in _PATHS.items():
-        answer = _answer(endpoint, path, token)
+        answer = _fetch_value(endpoint, path, token)
         if answer:
             facts[field] = answer
-    mac = _answer(endpoint, _MAC_PATH, token)
-    if mac and (subnet := _answer(endpoint, _SUBNET_PATH.format(mac), token)):
+    mac = _fetch_value(endpoint, _MAC_PATH, token)
+    if mac and (subnet := _fetch_value(endpoint, _SUBNET_PATH.format(mac), token)):
         facts["subnet_id"] = subnet
     return facts
 
 
-def _answer(endpoint: str, path: str, token: str) -> str:
+def _fetch_value(endpoint: str, path: str, token: str) -> str:
     """Fetches one value of the metadata. Returns "" if it is absent, for example if instance tags are disabled."""
     try:
         return _request(f"{endpoint}/latest/meta-data/{path}", {"X-aws-ec2-metadata-token": token})

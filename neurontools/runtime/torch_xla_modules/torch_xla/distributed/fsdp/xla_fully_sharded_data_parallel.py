@@ -50,7 +50,7 @@ class ShardingConfig:
 class _Gathered(Function):
     @staticmethod
     def forward(ctx: Any, part: Tensor, sharing: ShardingConfig, shape: torch.Size, keeps_rows: bool) -> Tensor:
-        ctx.made_of = part.dtype, sharing, keeps_rows
+        ctx.gather_arguments = part.dtype, sharing, keeps_rows
         value = part if sharing.compute_dtype is None else part.to(sharing.compute_dtype)
         whole = xm.all_gather(value, groups=sharing.groups)
         rows = shape[0] if keeps_rows and shape else shape.numel()
@@ -59,7 +59,7 @@ class _Gathered(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        dtype, sharing, keeps_rows = ctx.made_of
+        dtype, sharing, keeps_rows = ctx.gather_arguments
         rows = _padded(_rows(gradients[0], keeps_rows), sharing.size)
         if sharing.reduces_in_float32:
             rows = rows.float()
