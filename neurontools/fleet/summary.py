@@ -62,7 +62,7 @@ class HostSummary:
     taken_at_seconds: float | None  # the same time by the host's CLOCK_MONOTONIC
     interval_seconds: float | None
     is_judged: bool  # if false, the health of the host is unknown
-    critical_count: int  # similar findings count once
+    critical_count: int  # critical findings; similar ones count once
     warning_count: int
     notice_count: int
     findings: tuple[SummaryFinding, ...]  # the gravest findings, possibly not all
@@ -147,7 +147,7 @@ class JobStandstill:
 
     collective: str  # the collective in which most of the waiting ranks wait
     waiting_rank_count: int
-    absent_rank_count: int  # includes ranks that do not report
+    absent_rank_count: int  # ranks that have not entered the collective, or do not report
     absent_ranks: tuple[int, ...]  # some or all of the absent ranks
     seconds: float  # waiting time of the rank that began to wait last
 

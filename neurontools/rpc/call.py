@@ -275,7 +275,7 @@ def _request_headers(method: str, timeout_seconds: float | None) -> list[tuple[b
         (b"grpc-accept-encoding", b"identity"),
     ]
     if timeout_seconds is not None:
-        timeout_milliseconds = max(1, -int(-timeout_seconds * 1000 // 1))  # rounded up, because gRPC forbids 0
+        timeout_milliseconds = max(1, -int(-timeout_seconds * 1000 // 1))  # gRPC forbids a timeout of 0
         headers.append((b"grpc-timeout", b"%dm" % timeout_milliseconds))
     return headers
 

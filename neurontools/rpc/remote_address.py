@@ -16,7 +16,7 @@ _IPV6 = re.compile(r"\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,32})?\]")
 class RemoteAddress:
     """A host (name or IP address) and a TCP port."""
 
-    host: str  # an IPv6 address has no brackets
+    host: str  # an IPv6 address is stored without brackets
     port: int
 
     @property

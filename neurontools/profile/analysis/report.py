@@ -140,7 +140,7 @@ class RunReport:
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """The profiles behind the report."""
+        """The profiles from which the report was built."""
         return tuple(rank.profile for rank in self.ranks)
 
     @property
