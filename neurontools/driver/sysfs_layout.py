@@ -158,7 +158,7 @@ def _is_core(part: str) -> bool:
 
 
 def _name_of(path: str) -> tuple[str, _Tail]:
-    """Returns the path parts that identify a moved file: a directory above it, or "", and the last one or two parts."""
+    """Returns path parts that identify a moved file: a directory above it (or ""), and the last one or two parts."""
     parts = path.split("/")
     if path == POWER_UTILIZATION:
         return "power", (parts[-1],)

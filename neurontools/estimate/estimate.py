@@ -121,7 +121,7 @@ class StepTime:
 
 
 def step_time(run: CountedRun, hardware: InstanceHardware, calibration: Calibration | None = None) -> StepTime:
-    """Models the time of one optimizer step, with host, compute and collectives overlapping or one after the other."""
+    """Models the time of one optimizer step: scenarios in which host, compute and collectives overlap, or add up."""
     peak_seconds = hardware.seconds_at_peak(run.flops_by_dtype)
     memory_seconds = None
     if hardware.memory_bytes_per_second is not None:

@@ -110,7 +110,7 @@ def flop_text(flops: float) -> str:
 
 
 def title_lines(report: RunReport, width: int) -> list[Line]:
-    """Draws the title of the report: script, instance type, ranks, steps, start time, origin of times and failures."""
+    """Draws the title of the report: script, instance type, ranks, steps, start time, failures and origin of times."""
     first = report.ranks[0].profile.metadata
     hosts = len({rank.profile.metadata.host for rank in report.ranks})
     began = date_text(first.began_ns / 1e9)

@@ -76,7 +76,7 @@ class ConnectionProxy:
             self._connect(connection, peer)
 
     def _count_connection(self, peer: PeerCredentials) -> None:
-        """Counts a connection. If a limit is reached, first closes connections of the user whose clients hung up."""
+        """Counts a connection. If a limit is reached, first closes the user's connections whose clients hung up."""
         try:
             self._peers.take(peer, ResourceKind.CONNECTION)
         except LimitReached:

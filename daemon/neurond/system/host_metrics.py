@@ -110,7 +110,7 @@ _COUNTERS = {
 
 
 class RdmaReader:
-    """Reads RDMA ports below `sys` every few seconds, in a thread. Starts the thread when it finds ports."""
+    """Reads RDMA ports below `sys` every few seconds, in a thread that starts once there are ports."""
 
     def __init__(self, sys: str = "/sys") -> None:
         self._directory = f"{sys}/class/infiniband"

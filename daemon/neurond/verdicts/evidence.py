@@ -104,11 +104,13 @@ class HealthThresholds:
     window_seconds: float = 300.0  # period in which errors and growth are counted
     idle_seconds: float | None = 300.0  # time without a finished execution after which a held core is idle
     stuck_seconds: float | None = 60.0  # time in flight after which an execution is stuck
-    memory_used_ratio: float | None = 0.95  # share of an HBM stack that is in use
-    ecc_corrected_events: int | None = 10  # corrected ECC events in the window
-    numerical_errors: int | None = 1  # numerical errors in the window
-    hardware_errors: int | None = 1  # hardware errors of executions in the window
-    latency_growth_ratio: float | None = 1.5  # median latency in the window, divided by the median before it
+    memory_used_ratio: float | None = 0.95  # limit of the used share of an HBM stack
+    ecc_corrected_events: int | None = 10  # limit of corrected ECC events in the window
+    numerical_errors: int | None = 1  # limit of numerical errors in the window
+    hardware_errors: int | None = 1  # limit of hardware errors of executions in the window
+    latency_growth_ratio: float | None = (
+        1.5  # limit of the median latency in the window, divided by the median before it
+    )
     latency_executions: int = 20  # executions needed before and in the window to compare latencies
     silent_seconds: float | None = 30.0  # time without a report after which a process is silent
 

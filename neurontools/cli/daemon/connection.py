@@ -49,7 +49,7 @@ def ask_first_daemon(ask: "Callable[[str], T]", environment: "Mapping[str, str]"
     """Returns the answer of this host's first daemon that answers; None if no daemon runs.
 
     `ask` receives a socket path, and raises NoDaemon if no daemon answers there. If daemons run but none answers,
-    raises the NoDaemon of the first.
+    raises the NoDaemon of the first daemon.
     """
     failure = None
     for candidate in socket_path.candidate_sockets(environment):

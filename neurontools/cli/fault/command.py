@@ -113,7 +113,7 @@ def _run_fault(arguments: list[str]) -> int:
 
 
 def _split_verb(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Splits the arguments into the words before the first flag, and the rest."""
+    """Splits the arguments into the words before the first flag, and all further arguments."""
     count = next((at for at, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
     return arguments[:count], arguments[count:]
 

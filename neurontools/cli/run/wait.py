@@ -71,7 +71,7 @@ class CoreQueueTurn:
             self._descriptor = -1
 
     def end_when_taken(self) -> None:
-        """Ends the turn if processes own the cores, or the script takes too long. Call this repeatedly."""
+        """Ends the turn once processes own the cores, or the script took too long to start. Call this repeatedly."""
         if self._descriptor < 0:
             return
         try:

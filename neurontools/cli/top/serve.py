@@ -55,7 +55,7 @@ class ServeSettings:
 
 
 def serve(given: dict[str, str], interval_seconds: float, feed: FleetFeed | str, troubles: tuple[str, ...] = ()) -> int:
-    """Serves browser pages until a signal arrives. `feed` is the feed of many hosts or a daemon's socket."""
+    """Serves browser pages until a signal arrives. `feed` is a feed of many hosts or the path of a socket."""
     settings = ServeSettings()
     if "serve-config" in given:
         usual = {field.name: field.default for field in fields(ServeSettings)}

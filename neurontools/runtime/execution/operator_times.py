@@ -80,7 +80,7 @@ class OperatorTimes:
         self._executions: dict[str, int] = {}
 
     def count_executions(self, program: SampledProgram) -> None:
-        """Adds a program's executions since the last call; under the operator name "" if none was sampled so far."""
+        """Adds a program's executions since the last call. Until an execution is sampled, the operator name is ""."""
         samples = program.samples
         with self._lock:
             seconds, times = samples.seconds, program.executions

@@ -87,7 +87,7 @@ class CaptureRequest:
 
 
 class CaptureRequests:
-    """Calls `start_capture`, which must not raise or block, in the control thread for each request for a profile."""
+    """Calls `start_capture` in the control thread for each profile request. `start_capture` must not raise or block."""
 
     def __init__(self, start_capture: Callable[[CaptureRequest], None]) -> None:
         self._start_capture = start_capture
