@@ -222,7 +222,7 @@ _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULT
 _POD_UID = r"[0-9a-f]{8}([-_])[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12}"
 _POD = re.compile(rf"pod({_POD_UID})(?:\.slice)?(?:/|$)", re.MULTILINE)
 # systemd delegates this part of the cgroup tree to users. They choose the names of its cgroups, so it is ignored.
-_OF_USERS = re.compile(r"\d+:[^:]*:(?:/\.\.)*/user\.slice(?:/|$)")
+_USER_SLICE = re.compile(r"\d+:[^:]*:(?:/\.\.)*/user\.slice(?:/|$)")
 # The cgroup of a Slurm job: /slurm/uid_1000/job_1 (cgroup v1) or /system.slice/slurmstepd.scope/job_1 (v2).
 # If several Slurm nodes run on one host, the path has slurm_NAME or NAME_slurmstepd.scope, with the node's name.
 # The pattern starts at the root of the cgroup tree, because a service can choose any names inside its own cgroup.
@@ -307,7 +307,7 @@ def read_attribution(directory: Path) -> Attribution:
 
 def attribution_from(cgroup: str, read_environment: Mapping[str, str]) -> Attribution:
     """Returns the attribution of a process, from the text of its /proc/PID/cgroup and its environment variables."""
-    cgroup = "\n".join(line for line in cgroup.splitlines() if not _OF_USERS.match(line))
+    cgroup = "\n".join(line for line in cgroup.splitlines() if not _USER_SLICE.match(line))
     containers = _CONTAINER.findall(cgroup)
     pod = _POD.search(cgroup)
     slurm = _SLURM.search(cgroup)

@@ -385,7 +385,7 @@ def test_health_and_reflection_are_calls_like_others(daemon: RunningDaemon) -> N
 def test_questions_in_one_stream_wait_as_calls_do(daemon: RunningDaemon) -> None:
     """More questions than may be asked for at once: the last answer comes when the rest has been earned."""
     pace = limits_for(2**20).process_pace
-    questions = int(pace.at_once + pace.per_second)
+    questions = int(pace.burst + pace.per_second)
     began = time.monotonic()
     with grpc.insecure_channel(f"unix:{daemon.socket}") as channel:
         reflected: Any = reflection_pb2_grpc.ServerReflectionStub(channel)

@@ -54,10 +54,10 @@ def test_who_asks_for_too_much_waits_and_nobody_else() -> None:
     clock = Clock()
     limits = limits_for(2**20)
     peers = PeerLimiter(limits, clock)
-    assert peers.spend(A, limits.process_pace.at_once) == 0
+    assert peers.spend(A, limits.process_pace.burst) == 0
     assert peers.spend(A, 100) == pytest.approx(100 / limits.process_pace.per_second)
     for _ in range(100):
-        assert peers.spend(A, 1000) <= limits.process_pace.at_once / limits.process_pace.per_second
+        assert peers.spend(A, 1000) <= limits.process_pace.burst / limits.process_pace.per_second
     assert peers.spend(B, 1) == 0, "what the first asks for while it waits is not its user's debt"
     clock.seconds += 10
     assert peers.spend(A, 1) == 0
@@ -97,7 +97,7 @@ def test_the_manual_page_tells_the_limits() -> None:
         assert f'.It "{name}" Ta {most.by_process} Ta {most.by_user} Ta {most.together}\n' in page
     text = re.sub(r"\s+", " ", page)
     pace = limits.process_pace
-    assert f"may ask for {pace.per_second:.0f} units of work a second and {pace.at_once:.0f} at once" in text
+    assert f"may ask for {pace.per_second:.0f} units of work a second and {pace.burst:.0f} at once" in text
     assert limits.user_pace.per_second == 2 * pace.per_second
     assert f"on one connection {MAX_STREAMS} calls" in text
     assert f"A request has at most {MAX_REQUEST_BYTES // 2**20} MiB" in text

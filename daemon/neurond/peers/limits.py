@@ -16,8 +16,8 @@ from neurontools.net.client_roles import Role
 
 _MOST_CONNECTIONS = 1024
 _MOST_ATTACHMENTS = 4096
-_FILES_OF_A_CONNECTION = 3  # descriptors of the client's socket, and of both ends of the socket to the server
-_FILES_OF_AN_ATTACHMENT = 2  # descriptors of the process's socket, and its pidfd
+_FILES_PER_CONNECTION = 3  # descriptors of the client's socket, and of both ends of the socket to the server
+_FILES_PER_ATTACHMENT = 2  # descriptors of the process's socket, and its pidfd
 
 
 class ResourceKind(Enum):
@@ -43,7 +43,7 @@ class WorkRate:
     """Refill rate and burst of a token bucket. One token pays for one call with a small request."""
 
     per_second: float
-    at_once: float
+    burst: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ def limits_for(most_files: int) -> PeerLimits:
 
     One user gets at most half of them and one process a quarter, so that nobody can take all of them.
     """
-    connections = min(_MOST_CONNECTIONS, most_files // (2 * _FILES_OF_A_CONNECTION))
-    attachments = min(_MOST_ATTACHMENTS, most_files // (4 * _FILES_OF_AN_ATTACHMENT))
+    connections = min(_MOST_CONNECTIONS, most_files // (2 * _FILES_PER_CONNECTION))
+    attachments = min(_MOST_ATTACHMENTS, most_files // (4 * _FILES_PER_ATTACHMENT))
     return PeerLimits(
         {
             ResourceKind.CONNECTION: _split_limit(connections, by_process=64),
@@ -75,7 +75,7 @@ def network_limits(most_files: int) -> PeerLimits:
 
     The limits per address are high, because the readers on a login host or behind NAT share an address.
     """
-    connections = min(_MOST_CONNECTIONS, most_files // (2 * _FILES_OF_A_CONNECTION))
+    connections = min(_MOST_CONNECTIONS, most_files // (2 * _FILES_PER_CONNECTION))
     return PeerLimits(
         {
             ResourceKind.CONNECTION: _split_limit(connections, by_process=128),
@@ -117,13 +117,13 @@ class _Account:
         self.name = name
         self.pace = pace
         self.open: Counter[ResourceKind] = Counter()
-        self.left = pace.at_once
+        self.left = pace.burst
         self.at_seconds = now_seconds
 
     def spend(self, work: float, now_seconds: float) -> float:
         """Takes `work` tokens from the bucket. The debt is at most one burst. Returns the seconds to wait."""
-        self.left = min(self.pace.at_once, self.left + (now_seconds - self.at_seconds) * self.pace.per_second)
-        self.left = max(self.left - work, -self.pace.at_once)
+        self.left = min(self.pace.burst, self.left + (now_seconds - self.at_seconds) * self.pace.per_second)
+        self.left = max(self.left - work, -self.pace.burst)
         self.at_seconds = now_seconds
         return self.wait_seconds(now_seconds)
 
@@ -135,7 +135,7 @@ class _Account:
         """Whether the account can be dropped: nothing is open and the bucket is full, as in a new account."""
         if any(self.open.values()):
             return False
-        return self.left + (now_seconds - self.at_seconds) * self.pace.per_second >= self.pace.at_once
+        return self.left + (now_seconds - self.at_seconds) * self.pace.per_second >= self.pace.burst
 
 
 class PeerLimiter:

@@ -203,7 +203,7 @@ async def _check_seconds(value: float, name: str, context: Context) -> float:
 
 MOST_REQUESTS = 1000
 _LONGEST_NAME = 64
-_PATIENCE_SECONDS = 1.0  # longest wait for acknowledgements: a process may be stopped, or busy in an operator
+_ACKNOWLEDGE_SECONDS = 1.0  # longest wait for acknowledgements: a process may be stopped, or busy in an operator
 _OPTIONAL = ("after_executions", "after_seconds", "for_seconds", "probability", "amount", "part")
 
 
@@ -246,9 +246,9 @@ class FaultService:
         return neuron_pb2.HealFaultsResponse(healed=healed).SerializeToString()
 
     async def _wait_until_acknowledged(self, faults: FaultInjector, numbers: set[int]) -> None:
-        """Waits until the affected processes have acknowledged these faults, at most `_PATIENCE_SECONDS`."""
+        """Waits until the affected processes have acknowledged these faults, at most `_ACKNOWLEDGE_SECONDS`."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with asyncio.timeout(_ACKNOWLEDGE_SECONDS):
                 while not faults.is_acknowledged(numbers):
                     self._armed.clear()
                     await self._armed.wait()

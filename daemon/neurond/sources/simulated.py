@@ -231,7 +231,7 @@ def _inferred(facts: Mapping[str, Fact[str] | Fact[int]]) -> tuple[str, ...]:
 MODEL_CODE_BYTES = 96 * 2**20
 RUNTIME_MEMORY_BYTES = 16 * 2**20
 _MODEL_ID = 10001
-_CRUMBS_RATIO = 0.01
+_RESERVED_RATIO = 0.01
 
 
 @dataclass(slots=True)
@@ -271,7 +271,7 @@ class SimulatedRank:
     def most_tensors_ratio(self) -> float:
         """The largest share of the rank's HBM that tensors can take beside its other memory."""
         rest_bytes = (self.memory.total_bytes or 0) - (self.memory.tensors_bytes or 0)
-        return (1 - _CRUMBS_RATIO) - rest_bytes / self.hbm_share_bytes
+        return (1 - _RESERVED_RATIO) - rest_bytes / self.hbm_share_bytes
 
     def execute(self, now_seconds: float, step_seconds: float, utilization: float, latency_seconds: float) -> None:
         """Counts executions of about this latency that keep the core busy for `utilization` of a step."""

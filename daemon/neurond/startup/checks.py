@@ -22,7 +22,7 @@ from neurontools.net.acceptor import listen_address
 from neurontools.net.http_access import is_loopback, require_auth_off_loopback
 from neurontools.util.errors import EXIT_USAGE, UserError
 
-_OF_THE_LISTENER = {
+_LISTENER_SETTINGS = {
     "metrics_tls": "metrics.tls",
     "metrics_tls_certificate": "metrics.tls_certificate",
     "metrics_tls_key": "metrics.tls_key",
@@ -60,7 +60,7 @@ def _check_metrics(settings: Settings) -> None:
         raise UserError("metrics.tls_key and tls_client_ca need a certificate; set metrics.tls_certificate", EXIT_USAGE)
     metrics_access(settings)
     if settings.metrics_listen is None:
-        for name, key in _OF_THE_LISTENER.items():
+        for name, key in _LISTENER_SETTINGS.items():
             if getattr(settings, name) not in (None, True):
                 raise UserError(
                     f"{key} needs a listener for metrics; set metrics.listen, or leave it out",

@@ -92,7 +92,7 @@ def _swap() -> dict[str, int]:
 RDMA_READ_SECONDS = 5.0
 _MOST_PORTS = 64
 _SEARCH_SECONDS = 60.0  # interval of the search for RDMA devices on a host without any
-_OLD_SECONDS = 3 * RDMA_READ_SECONDS
+_STALE_SECONDS = 3 * RDMA_READ_SECONDS
 _MAX_NAME_CHARACTERS = 64
 
 # Fields of RdmaPort. Each field is the sum of these files of the EFA driver, below hw_counters.
@@ -128,7 +128,7 @@ class RdmaReader:
                     self._thread.start()
             return ()
         read_at_seconds, ports = self._latest
-        return ports if now_seconds - read_at_seconds <= _OLD_SECONDS else ()
+        return ports if now_seconds - read_at_seconds <= _STALE_SECONDS else ()
 
     def _work(self) -> None:
         while True:

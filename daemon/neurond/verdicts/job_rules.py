@@ -68,7 +68,7 @@ def _finding(job: str, ranks: list[Process], slow: Straggler, at_unix_seconds: f
 
 _STEPS = 10.0  # a job is stalled after this many mean step times without a step
 _BUSY_VCPU_RATIO = 0.2
-_PATIENCE_WITH_BUSY = 5.0  # multiplies the stall limit of a job while an awaited rank uses its vCPU
+_BUSY_LIMIT_FACTOR = 5.0  # multiplies the stall limit of a job while an awaited rank uses its vCPU
 _MOST_NAMED = 4
 StallCause = tuple[str, Severity, Process, Sequence[Process]]
 """Reason, severity, the process to look at, and the processes whose devices the finding names."""
@@ -87,8 +87,8 @@ def stalled_job(processes: Sequence[Process], context: RuleContext) -> Finding |
         return None
     absent = found.absent if found is not None else ranks
     waited = context.snapshot.taken_at_seconds - since
-    patience = _PATIENCE_WITH_BUSY if any(_vcpu_ratio(rank) >= _BUSY_VCPU_RATIO for rank in absent) else 1.0
-    if waited < limit * patience or any(_is_at_work(rank, context, limit) for rank in absent):
+    limit_factor = _BUSY_LIMIT_FACTOR if any(_vcpu_ratio(rank) >= _BUSY_VCPU_RATIO for rank in absent) else 1.0
+    if waited < limit * limit_factor or any(_is_at_work(rank, context, limit) for rank in absent):
         return None
     reason, severity, first, cause = _collective_stall(found, context) if found is not None else _step_stall(ranks)
     job = ranks[0].job

@@ -167,7 +167,7 @@ def _counts_errors(ecc: EccCounters) -> bool:
 
 
 _log = logging.getLogger(__name__)
-_FORGOTTEN_SECONDS = 600.0  # a finding that returns within this time is not logged again
+_REPEAT_SECONDS = 600.0  # a finding that returns within this time is not logged again
 _MOST_LINES = 16  # logged findings per snapshot, so that a failing host does not fill the log
 
 
@@ -175,12 +175,12 @@ class FindingLogger:
     """Logs new findings and warnings. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
-        self._seen_at_seconds: dict[object, float] = {}
+        self._logged_at_seconds: dict[object, float] = {}
 
     def log_new(self, snapshot: Snapshot) -> None:
         """Logs the findings and warnings that no snapshot of the last ten minutes had."""
         now_seconds = snapshot.taken_at_seconds
-        logged_at = self._seen_at_seconds
+        logged_at = self._logged_at_seconds
         new = []
         for warning in snapshot.warnings:
             key = strip_durations(warning)
@@ -196,8 +196,8 @@ class FindingLogger:
             _log.warning("%s", line)
         if len(new) > _MOST_LINES:
             _log.warning("and %d more; neuron-ls --health shows all", len(new) - _MOST_LINES)
-        old = now_seconds - _FORGOTTEN_SECONDS
-        self._seen_at_seconds = {key: at for key, at in logged_at.items() if at > old}
+        old = now_seconds - _REPEAT_SECONDS
+        self._logged_at_seconds = {key: at for key, at in logged_at.items() if at > old}
 
 
 def _line(finding: Finding) -> str:

@@ -184,7 +184,7 @@ def nrt_status_of(error: BaseException) -> NrtStatus:
     return NrtStatus.EXEC_COMPLETED_WITH_ERR
 
 
-_REST = 99  # pause after a check, as a multiple of the check's duration
+_PAUSE_RATIO = 99  # pause after a check, as a multiple of the check's duration
 
 
 class NanCheck:
@@ -198,7 +198,7 @@ class NanCheck:
     check reads all larger tensors until none has NaN.
     """
 
-    __slots__ = ("_larger", "_rests_until_seconds", "_single", "_written")
+    __slots__ = ("_larger", "_paused_until_seconds", "_single", "_written")
 
     def __init__(self, compiled: CompiledGraph) -> None:
         def has_floats(number: int) -> bool:
@@ -210,7 +210,7 @@ class NanCheck:
         self._single = [p for p in results if compiled.layouts[compiled.outputs[p]].extent == 1]
         self._larger = [position for position in results if position not in self._single]
         self._written = [number for number in compiled.inputs if number in updated and has_floats(number)]
-        self._rests_until_seconds = 0.0
+        self._paused_until_seconds = 0.0
 
     def finds(self, outputs: Sequence[Tensor], listed: Sequence[Buffer], *, is_exact: bool) -> bool:
         """Returns whether the outputs, or the updated buffers of the graph, contain NaN.
@@ -222,11 +222,11 @@ class NanCheck:
             if value != value:
                 return True
         began = time.perf_counter()
-        if began < self._rests_until_seconds and not is_exact:
+        if began < self._paused_until_seconds and not is_exact:
             return False
         is_found = self._reads_nan(outputs, listed)
         ended = time.perf_counter()
-        self._rests_until_seconds = 0.0 if is_found else ended + _REST * (ended - began)
+        self._paused_until_seconds = 0.0 if is_found else ended + _PAUSE_RATIO * (ended - began)
         return is_found
 
     def _reads_nan(self, outputs: Sequence[Tensor], listed: Sequence[Buffer]) -> bool:

@@ -31,7 +31,7 @@ _SKIPPED = frozenset(
     ).split()
 )
 # Composite operators that are recorded whole. Recorded in parts, they would be slower or differ from the CPU in bits.
-_WHOLE = frozenset(
+_RECORDED_WHOLE = frozenset(
     "aten::" + name
     for name in """convolution convolution_backward embedding native_dropout native_dropout_backward native_group_norm
  native_layer_norm native_layer_norm_backward _fused_sdp_choice sum mean.dim clone zeros ones full arange arange.start
@@ -111,7 +111,7 @@ def _not_dense(name: str, key: str) -> Callable[..., Any]:
 def _recorded_names(done: set[str]) -> list[str]:
     registered = _C._dispatch_get_registrations_for_dispatch_key
     cpu = list(registered("CPU"))
-    whole = [n for n in registered("CompositeExplicitAutograd") if n in _WHOLE or is_batched(n)]
+    whole = [n for n in registered("CompositeExplicitAutograd") if n in _RECORDED_WHOLE or is_batched(n)]
     names = dict.fromkeys([*cpu, *registered("CompositeExplicitAutogradNonFunctional"), *whole])
     return [n for n in names if n.startswith("aten::") and n not in done]
 

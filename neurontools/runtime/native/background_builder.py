@@ -23,7 +23,7 @@ from neurontools.runtime.programs.compiler import CC_FLAGS, CompilerFlags
 from neurontools.runtime.reporting.stderr_lines import warn_once
 
 _ROOT = Path(__file__).parents[3]
-_OF_THE_TRAINING = ("NEURON", "XLA_", "TORCH", "RANK", "LOCAL_", "WORLD_", "MASTER_")
+_TRAINING_PREFIXES = ("NEURON", "XLA_", "TORCH", "RANK", "LOCAL_", "WORLD_", "MASTER_")
 
 
 def compiler_of(environment: Mapping[str, str]) -> str | None:
@@ -148,7 +148,7 @@ def _compiler_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
     PYTHONPATH begins with the directory of this package, so that the build process imports the same modules.
     """
-    variables = {n: v for n, v in environment.items() if not n.startswith(_OF_THE_TRAINING)}
+    variables = {n: v for n, v in environment.items() if not n.startswith(_TRAINING_PREFIXES)}
     paths = [str(_ROOT), *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))]
     return {
         **variables,

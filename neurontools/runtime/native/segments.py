@@ -146,7 +146,7 @@ def _make_segment(compiled: CompiledGraph, first: int, end: int, changing: Colle
 ARCHIVE_FORMAT = "neurontools-machine-code-1"
 LARGEST_BYTES = 256 << 20
 _DIGEST_LENGTH = 64
-_OF_THE_PROCESSOR = ("vendor_id", "cpu family", "model", "model name", "flags", "Features", "CPU part")
+_CPU_FIELDS = ("vendor_id", "cpu family", "model", "model name", "flags", "Features", "CPU part")
 
 
 class InvalidArchive(ValueError):
@@ -163,7 +163,7 @@ def _processor() -> str:
     own = lines[
         : lines.index("") if "" in lines else None
     ]  # lines of the first processor; the other processors are equal
-    return "\n".join(line for line in own if line.partition("\t")[0] in _OF_THE_PROCESSOR)
+    return "\n".join(line for line in own if line.partition("\t")[0] in _CPU_FIELDS)
 
 
 def machine_key(threads: int) -> str:
