@@ -257,7 +257,6 @@ class Recording:
             yield last_seconds, message
 
     def _messages(self) -> Iterator[neuron_pb2.Snapshot]:
-        """Yields the snapshots of the recording. All may be the same message object, updated in place."""
         reader = self._reader()
         try:
             yield from reader.snapshots()

@@ -1,21 +1,14 @@
 """Reads and writes recordings: compact files of a host's snapshots that stay readable if the writer crashes.
 
-Format, version 1. A file starts with one line of text: `NEURONREC 1 {json}`. The JSON object names the program that
-wrote the file, the time of its start, and the fields of the snapshots (`field_list_of` in recording_codec). Records
-follow. Each record has a type (1 byte), the length of its payload (unsigned LEB128), the payload, and the CRC-32 of
-type and payload (4 bytes, big endian):
+Format, version 2. A file starts with one line of text: `NEURONREC 2 {json}`. The JSON object names the program that
+wrote the file, the time of its start, and the fields that it knows (`_known_fields`). Records follow. Each record has a
+type (1 byte), the length of its payload (unsigned LEB128), the payload, and the CRC-32 of type and payload (4 bytes,
+big endian):
 
-* `K`, a key snapshot: a `Snapshot` message of neuron.proto, compressed as one zlib stream.
-* `D`, the difference to the previous snapshot: a piece of one raw deflate stream. The stream restarts after every key
-  snapshot and is flushed (Z_SYNC_FLUSH) at the end of every record. Uncompressed it is a sequence of integers, zigzag
-  and LEB128 coded; a 0 is followed by the number of further zeros. First come the changes of the latency histograms.
-  Then come the residuals of all numbers of the snapshot. recording_prediction defines their order, prediction and
-  quantization.
+* `K`, a key snapshot: a GetSnapshotResponse of neuron.proto as the daemon sent it, compressed by `MessageCompressor`.
+  It starts new zlib streams. The payload is the compressed pieces, each after its length (unsigned LEB128).
+* `D`, the next snapshot: it continues the streams of the snapshot before.
 * `E`, the regular end of the recording, without payload.
-
-Numbers are quantized (`step_of` in recording_prediction): shares to 1/10,000, times to 0.1 or 1 ms, FLOPS and latencies
-to 0.04 %. Counts are exact (FLOP totals to 1/4096 of their growth). Rounding errors do not add up, because the writer
-predicts from the values that the reader will have.
 
 The reader reads a file that ends within a record up to the last whole record.
 """
@@ -31,21 +24,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from neurontools.client.recording_codec import (
-    CURRENT,
-    MOST_NUMBERS,
-    Flat,
-    Plan,
-    field_list_of,
-    fill,
-    parse_snapshot,
-    read_integers,
-    snapshot_plan,
-    write_integers,
-)
-from neurontools.client.recording_prediction import Predictor
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError
+
+from neurontools.client.packing import MOST_PIECE_BYTES, MessageCompressor, MessageDecompressor
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.rpc import neuron_pb2
+from neurontools.rpc.convert import check_snapshot
 from neurontools.rpc.wire import decode_varint, encode_varint
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_PERMISSION, UserError
 from neurontools.util.terminal import escape_controls
@@ -55,8 +40,10 @@ _LONGEST_HEADER_BYTES = 4096
 _LONGEST_VERSION = 9
 _LONGEST_LENGTH_BYTES = 6
 _LONGEST_REASON = 200
-_LARGEST_SNAPSHOT_BYTES = 4 * 2**20  # a snapshot of the largest instance with a process on every core has 42,000 bytes
+_LARGEST_SNAPSHOT_BYTES = 4 * 2**20  # a snapshot of the largest instance with a process on every core has 175,000 bytes
 _LONGEST_RECORD_BYTES = 2 * _LARGEST_SNAPSHOT_BYTES
+_MOST_PIECES = _LARGEST_SNAPSHOT_BYTES // MOST_PIECE_BYTES + 1
+_MOST_PARTS = 20_000  # the largest instance with a process on every core has 600: devices, cores, processes, models
 
 
 class RecordingReader:
@@ -82,7 +69,6 @@ class RecordingReader:
         self._size_bytes = os.fstat(self._file.fileno()).st_size
         try:
             self.about = self._header()
-            self._plan = self._snapshot_plan()
         except OSError as error:
             self._file.close()
             raise UserError(f"{self._shown}: {error.strerror}; name a recording", EXIT_FAILURE) from error
@@ -101,40 +87,35 @@ class RecordingReader:
 
     def messages(self) -> Iterator[bytes]:
         """Yields the snapshots, oldest first, each as the bytes of a GetSnapshotResponse."""
-        for snapshot in self.snapshots():
-            yield neuron_pb2.GetSnapshotResponse(snapshot=snapshot).SerializeToString()
+        for message, _ in self._read_messages():
+            yield message
 
     def snapshots(self) -> Iterator[neuron_pb2.Snapshot]:
-        """Yields the snapshots, oldest first. Each may be the same message object, updated in place."""
-        snapshot: neuron_pb2.Snapshot | None = None
-        predictor: Predictor | None = None
-        inflate = zlib.decompressobj(-15)
+        """Yields the snapshots, oldest first."""
+        for _, snapshot in self._read_messages():
+            yield snapshot
+
+    def _read_messages(self) -> Iterator[tuple[bytes, neuron_pb2.Snapshot]]:
+        decompressor: MessageDecompressor | None = None
         is_ended = False
         for kind, payload in self._records():
+            if kind == b"E":
+                is_ended = True
+                break
+            if kind not in (b"K", b"D"):
+                continue  # skips record types that a later minor version may add
             try:
                 if kind == b"K":
-                    snapshot = parse_snapshot(_decompress(payload))
-                    flat = Flat(snapshot, self._plan)
-                    predictor = Predictor(snapshot, self._plan, flat.numbers, flat.histograms)
-                    inflate = zlib.decompressobj(-15)
-                    _check_time(snapshot)
-                    yield snapshot
-                elif kind == b"D":
-                    if snapshot is None or predictor is None:
-                        raise ValueError("a difference without a snapshot before it")
-                    told = inflate.decompress(payload, _LARGEST_SNAPSHOT_BYTES)
-                    residuals = read_integers(told, MOST_NUMBERS)
-                    fill(snapshot, self._plan, *predictor.decode(residuals))
-                    _check_time(snapshot)
-                    yield snapshot
-                elif kind == b"E":
-                    is_ended = True
-                    break
-                # Skips record types that a later minor version may add.
-            except (ValueError, OverflowError, zlib.error) as error:
+                    decompressor = MessageDecompressor(_LARGEST_SNAPSHOT_BYTES)
+                elif decompressor is None:
+                    raise ValueError("a snapshot without a key snapshot before it")
+                message = decompressor.decompress(_split_pieces(payload))
+                snapshot = _parse(message)
+            except (ValueError, DecodeError) as error:
                 reason = escape_controls(" ".join(str(error).split())[:_LONGEST_REASON])
                 self.trouble = f"{self._shown}: damaged after {self._size_text()} ({reason}); it is shown up to there"
                 return
+            yield message, snapshot
         if not is_ended and not self.trouble:
             self.trouble = f"{self._shown}: has no regular end (still being written, or its writer was killed)"
 
@@ -151,23 +132,23 @@ class RecordingReader:
         is_version = words[1:] and words[1].isdigit() and len(words[1]) <= _LONGEST_VERSION
         if len(words) != 3 or not is_version or not line.endswith(b"\n"):
             raise UserError(f"{self._shown}: the header of the recording is cut off; nothing of it can be shown")
-        if int(words[1]) != VERSION:
-            raise UserError(
-                f"{self._shown}: recording format {int(words[1])}, this neuron-top reads {VERSION}; take a newer one"
-            )
+        version = int(words[1])
+        if version != VERSION:
+            step = "take a newer one" if version > VERSION else "make a new recording"
+            raise UserError(f"{self._shown}: recording format {version}, this neuron-top reads {VERSION}; {step}")
         try:
             about = json.loads(words[2])
         except RecursionError:
             raise UserError(f"{self._shown}: the header of the recording is damaged (lists within lists)") from None
         except ValueError as error:
             raise UserError(f"{self._shown}: the header of the recording is damaged ({error})") from error
-        return about if isinstance(about, dict) else {}
-
-    def _snapshot_plan(self) -> Plan:
+        if not isinstance(about, dict):
+            return {}
         try:
-            return snapshot_plan(field_list_of(self.about))
+            _check_fields(about.get("fields", {}))
         except ValueError as error:
             raise UserError(f"{self._shown}: {error}") from None
+        return about
 
     def _read(self, count: int) -> bytes:
         """Reads at most `count` bytes. Counts them, because a pipe does not know its position."""
@@ -216,21 +197,51 @@ class RecordingReader:
         return f"{self._shown}: cut off within a snapshot at byte {start:,}; it is shown up to there"
 
 
-def _check_time(snapshot: neuron_pb2.Snapshot) -> None:
+def _split_pieces(payload: bytes) -> list[bytes]:
+    pieces: list[bytes] = []
+    position = 0
+    while position < len(payload):
+        length, position = decode_varint(payload, position)
+        pieces.append(payload[position : position + length])
+        position += length
+        if position > len(payload) or len(pieces) > _MOST_PIECES:
+            raise ValueError("the pieces of a snapshot are wrong")
+    return pieces
+
+
+def _parse(message: bytes) -> neuron_pb2.Snapshot:
+    snapshot = neuron_pb2.GetSnapshotResponse.FromString(message).snapshot
+    check_snapshot(snapshot, _MOST_PARTS)
     if not 0 <= snapshot.taken_at_unix_seconds <= LATEST_UNIX_SECONDS:  # NaN fails this test
         raise ValueError("a snapshot of no time that can be shown")
+    return snapshot
 
 
-def _decompress(payload: bytes) -> bytes:
-    inflate = zlib.decompressobj()
-    data = inflate.decompress(payload, _LARGEST_SNAPSHOT_BYTES)
-    if inflate.unconsumed_tail or not inflate.eof:
-        raise ValueError("a snapshot is too large or cut off")
-    return data
+def _known_fields() -> dict[str, int]:
+    """Returns the highest field number of each message type in a snapshot, by the name of the type."""
+    found: dict[str, int] = {}
+    descriptors: list[Descriptor] = [neuron_pb2.Snapshot.DESCRIPTOR]
+    while descriptors:
+        descriptor = descriptors.pop()
+        if descriptor.name not in found:
+            found[descriptor.name] = max(field.number for field in descriptor.fields)
+            descriptors += [field.message_type for field in descriptor.fields if field.message_type is not None]
+    return found
+
+
+def _check_fields(fields: object) -> None:
+    """Raises ValueError if the field list of a header is malformed, or has fields that this version does not know."""
+    if not isinstance(fields, dict) or not all(type(number) is int for number in fields.values()):
+        raise ValueError("its list of fields is wrong; nothing of it can be shown")
+    known = _known_fields()
+    newer = sorted(name for name, number in fields.items() if number > known.get(name, 0))
+    if newer:
+        names = escape_controls(", ".join(newer[:3]))
+        raise ValueError(f"it has fields of {names} that this version doesn't know; take a newer neuron-top")
 
 
 MAGIC = b"NEURONREC"
-VERSION = 1
+VERSION = 2
 KEY_EVERY = 600
 """The writer writes a key snapshot at least every 600 snapshots."""
 
@@ -247,28 +258,25 @@ class RecordingWriter:
         self.count = 0
         self.bytes_written = 0
         self._lock = threading.Lock()  # `close` and `write` may run in different threads at the same time
-        self._plan = snapshot_plan(CURRENT)
-        self._shape: tuple[object, ...] | None = None
-        self._predictor: Predictor | None = None
-        self._deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
-        self._since_key = 0
+        self._compressor = MessageCompressor(KEY_EVERY)
         # O_EXCL never overwrites a file, because an old recording cannot be recreated.
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         about = {
             "written_by": f"neuron-top {__version__}",
             "started_at_unix_seconds": round(time.time(), 3),
-            "fields": dict(CURRENT),
+            "fields": _known_fields(),
         }
         self._put(MAGIC + b" %d " % VERSION + json.dumps(about).encode() + b"\n")
 
     def write(self, message: bytes) -> None:
         """Appends a snapshot to the file; `message` is a reply of `Client.watch_messages`."""
-        self.write_snapshot(neuron_pb2.GetSnapshotResponse.FromString(message).snapshot)
-
-    def write_snapshot(self, snapshot: neuron_pb2.Snapshot) -> None:
-        """Appends a snapshot to the file."""
         with self._lock:
-            self._write(snapshot)
+            if self._file < 0:
+                raise ValueError("the recording is closed")
+            pieces = self._compressor.compress(message)
+            kind = b"K" if self._compressor.message_count == 1 else b"D"
+            self._record(kind, b"".join(encode_varint(len(piece)) + piece for piece in pieces))
+            self.count += 1
 
     def close(self) -> None:
         """Writes the end record and closes the file. Idempotent."""
@@ -282,23 +290,6 @@ class RecordingWriter:
             finally:
                 os.close(self._file)
                 self._file = -1
-
-    def _write(self, snapshot: neuron_pb2.Snapshot) -> None:
-        if self._file < 0:
-            raise ValueError("the recording is closed")
-        flat = Flat(snapshot, self._plan)
-        if self._predictor is None or flat.shape != self._shape or self._since_key >= KEY_EVERY:
-            payload = zlib.compress(snapshot.SerializeToString(), 9)
-            self._record(b"K", payload)
-            self._predictor = Predictor(snapshot, self._plan, flat.numbers, flat.histograms)
-            self._shape = flat.shape
-            self._deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
-            self._since_key = 0
-        else:
-            residuals = write_integers(self._predictor.encode(flat.numbers, flat.histograms))
-            self._record(b"D", self._deflate.compress(residuals) + self._deflate.flush(zlib.Z_SYNC_FLUSH))
-        self._since_key += 1
-        self.count += 1
 
     def _record(self, kind: bytes, payload: bytes) -> None:
         self._put(kind + encode_varint(len(payload)) + payload + zlib.crc32(kind + payload).to_bytes(4))

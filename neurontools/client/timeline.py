@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from neurontools.client.events import HostEvent, events_between
+from neurontools.client.packing import PackedMessage, Packer
 from neurontools.client.samples import HostSample, Samples, sample_snapshot
 from neurontools.client.series import Series
 from neurontools.model import Snapshot
@@ -278,63 +279,6 @@ def _has_time(snapshot: neuron_pb2.Snapshot) -> bool:
     """Returns whether the times of a snapshot are valid."""
     times = (snapshot.taken_at_unix_seconds, snapshot.taken_at_seconds)
     return all(0 <= seconds <= LATEST_UNIX_SECONDS for seconds in times)  # NaN fails this test
-
-
-_TOGETHER = 32  # snapshots per zlib stream; unpacking the last of them takes one or two milliseconds
-_LEVEL = 6  # zlib level; the output is 4 % smaller than at level 5, at the same speed
-_MOST_PIECE_BYTES = 28_000  # The zlib window (32 KiB) must reach back to the same piece of the previous message.
-
-
-class PackedMessage:
-    """One message in a shared zlib stream. Two objects are equal if their messages are equal."""
-
-    __slots__ = ("_number", "_together")
-
-    def __init__(self, together: list[tuple[bytes, ...]], number: int) -> None:
-        self._together = together
-        self._number = number
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory use of the compressed message."""
-        return sum(map(len, self._together[self._number]))
-
-    def message(self) -> bytes:
-        """Unpacks and returns the message. Thread-safe."""
-        streams = [zlib.decompressobj() for _ in self._together[self._number]]
-        message: list[bytes] = []
-        for pieces in self._together[: self._number + 1]:
-            message = [stream.decompress(piece) for stream, piece in zip(streams, pieces, strict=True)]
-        return b"".join(message)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PackedMessage) and self.message() == other.message()
-
-    def __hash__(self) -> int:
-        return hash(self.message())
-
-
-class Packer:
-    """Compresses successive messages, which are mostly alike, into shared zlib streams. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._together: list[tuple[bytes, ...]] = []
-        self._streams: list[zlib._Compress] = []
-
-    def pack(self, message: bytes) -> PackedMessage:
-        """Compresses a message. To unpack it, the earlier messages of its stream are needed."""
-        if len(self._together) in (0, _TOGETHER):
-            self._together = []
-            count = max(1, -(-len(message) // _MOST_PIECE_BYTES))
-            self._streams = [zlib.compressobj(_LEVEL) for _ in range(count)]
-        size = -(-len(message) // len(self._streams))
-        self._together.append(
-            tuple(
-                stream.compress(message[number * size : (number + 1) * size]) + stream.flush(zlib.Z_SYNC_FLUSH)
-                for number, stream in enumerate(self._streams)
-            )
-        )
-        return PackedMessage(self._together, len(self._together) - 1)
 
 
 def snapshot_order(snapshot: neuron_pb2.Snapshot) -> tuple[float, int]:

@@ -83,7 +83,7 @@ class Host:
 
     vcpu_count: int | None = None
     vcpu_average: VcpuUsage | None = None
-    vcpus: tuple[VcpuUsage, ...] = ()  # usage of each vCPU; only in old recordings, which lack vcpu_times
+    vcpus: tuple[VcpuUsage, ...] = ()  # usage of each vCPU; only from old daemons, which lack vcpu_times
     context_switches_total: int | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None

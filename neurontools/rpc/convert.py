@@ -144,6 +144,25 @@ class _Plan:
             values[name] = tuple(plan.take(item) for item in getattr(message, name))
         return self.kind(**values)
 
+    def check(self, message: Any, most_parts: int) -> int:
+        """Raises ValueError if `read` would, or if a message has more than `most_parts` repeated parts.
+
+        Returns how many more parts it may have.
+        """
+        for name, _ in self.enums:
+            _enum_name(message, name)
+        for name, optional, plan in self.parts:
+            if not optional or message.HasField(name):
+                most_parts = plan.check(getattr(message, name), most_parts)
+        for name, plan in self.repeated_parts:
+            items = getattr(message, name)
+            most_parts -= len(items)
+            if most_parts < 0:
+                raise ValueError(f"{self.message.DESCRIPTOR.name}.{name} has too many parts")
+            for item in items:
+                most_parts = plan.check(item, most_parts)
+        return most_parts
+
     def _take(self, message: Any) -> Any:
         found = self.read(message)
         if self._reads >= _READS_UNTIL_COMPILED:
@@ -283,6 +302,11 @@ def from_message(kind: type[T], message: Message) -> T:
     Raises ValueError for enum values that this version does not have.
     """
     return cast(T, _plan(kind).read(message))
+
+
+def check_snapshot(message: neuron_pb2.Snapshot, most_parts: int) -> None:
+    """Raises ValueError if `from_message` would, or if a snapshot has more than `most_parts` repeated parts."""
+    _plan(model.Snapshot).check(message, most_parts)
 
 
 def snapshot_on_demand(message: neuron_pb2.Snapshot) -> model.Snapshot:

@@ -3762,7 +3762,7 @@ class Host(google.protobuf.message.Message):
 
     @property
     def vcpus(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___VcpuUsage]:
-        """Usage by vCPU, only in old recordings. Newer snapshots have vcpu_times instead."""
+        """Usage by vCPU, only from old daemons. Newer ones have vcpu_times instead."""
 
     @property
     def vcpu_times(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___VcpuTimes]:

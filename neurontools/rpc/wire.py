@@ -26,7 +26,7 @@ def encode_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def decode_varint(message: bytes, position: int, longest_bits: int = 64) -> tuple[int, int]:
+def decode_varint(message: bytes, position: int) -> tuple[int, int]:
     """Decodes a varint. Returns its value and the position after it. Raises ValueError if it is cut off or too long."""
     value = shift = 0
     while position < len(message):
@@ -34,12 +34,12 @@ def decode_varint(message: bytes, position: int, longest_bits: int = 64) -> tupl
         position += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            if value >> longest_bits:
-                raise ValueError(f"varint over {longest_bits} bits")
+            if value >> 64:
+                raise ValueError("varint over 64 bits")
             return value, position
         shift += 7
-        if shift >= longest_bits:
-            raise ValueError(f"varint over {longest_bits} bits")
+        if shift >= 64:
+            raise ValueError("varint over 64 bits")
     raise ValueError("cut off inside a varint")
 
 

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from neurontools.client.recording import RecordingWriter
-from neurontools.rpc.convert import to_message
 from tests.harness import python_process
 from tests.harness.command import RunCommand, calls, streams
 from tests.harness.original_families import HELP, helps
 from tests.harness.python_process import MONITORS
 from tests.harness.record_models import Record
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.still_feed import message_of
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 COMMAND = [sys.executable, "-m", "neurontools.cli.monitor.command"]
@@ -152,7 +152,7 @@ def test_a_recording(called: RunCommand, start_daemon: StartDaemon, tmp_path: Pa
     first = daemon.snapshot()
     for number in range(20):
         at = {name: getattr(first, name) + number * 0.05 for name in ("taken_at_seconds", "taken_at_unix_seconds")}
-        writer.write_snapshot(to_message(replace(daemon.next_snapshot(1), **at)))  # as of a machine that is never late
+        writer.write(message_of(replace(daemon.next_snapshot(1), **at)))  # as of a machine that is never late
     writer.close()
     done = called("--replay", str(file), "-c", fast)
     assert (done.returncode, done.stderr) == (0, "")

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from neurontools import model
 from neurontools.client import Recording
 from neurontools.client.recording import KEY_EVERY, RecordingReader, RecordingWriter, new_recording
+from neurontools.rpc.wire import encode_string
 from neurontools.util.errors import UserError
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.still_feed import message_of, read_recording, snapshots, write_recording
@@ -48,82 +49,52 @@ def test_one_that_is_ended_while_it_is_written_ends_regularly_and_touches_no_oth
     assert (tmp_path / "recording").stat().st_size == writer.bytes_written
 
 
-def assert_alike(found: object, expected: object, name: str = "") -> None:
-    """Equal, but for the steps in which the format keeps numbers."""
-    if type(found) is type(expected) and found == expected:
-        return
-    if dataclasses.is_dataclass(expected):
-        assert type(found) is type(expected)
-        for field in dataclasses.fields(expected):
-            assert_alike(getattr(found, field.name), getattr(expected, field.name), field.name)
-    elif isinstance(expected, tuple):
-        assert isinstance(found, tuple)
-        assert len(found) == len(expected), name
-        for one, other in zip(found, expected, strict=True):
-            assert_alike(one, other, name)
-    elif isinstance(expected, float):
-        assert isinstance(found, float), name
-        step = 6e-3 if name == "executions_per_second" else 6e-4
-        assert abs(found - expected) <= max(1e-3 * abs(expected), step), name
-    elif name == "flop_total":
-        assert found == pytest.approx(expected, rel=1e-3)
-    else:
-        assert found == expected, name
-
-
 @pytest.mark.parametrize("scenario", ["ecc-burst", "training-ramp", "stuck-core"])
 def test_what_is_written_comes_back(scenario: str, tmp_path: Path) -> None:
     taken = snapshots("trn1.2xlarge", scenario)
     found, trouble = read_recording(write_recording(tmp_path / "r", taken))
     assert not trouble
-    assert_alike(tuple(found), taken)
+    assert tuple(found) == taken
 
 
-def test_processes_that_come_and_go_and_errors_do_not_drift(tmp_path: Path) -> None:
+def test_processes_that_come_and_go_come_back(tmp_path: Path) -> None:
     host = ScenarioHost("inf2.24xlarge", "steady")
     taken = [host.at(float(second)) for second in range(1, 21)]
     for number in range(5, 15):
         taken[number] = dataclasses.replace(taken[number], processes=taken[number].processes[: number % 7])
-    assert_alike(tuple(read_recording(write_recording(tmp_path / "r", taken))[0]), tuple(taken))
+    assert read_recording(write_recording(tmp_path / "r", taken)) == (taken, "")
 
 
-@pytest.mark.slow
-def test_rounding_does_not_add_up_over_thousands_of_snapshots(tmp_path: Path) -> None:
+def test_snapshots_of_several_streams_come_back(tmp_path: Path) -> None:
     host = ScenarioHost("trn1.2xlarge", "steady")
-    taken = [host.at(float(second)) for second in range(1, KEY_EVERY + 50)]
-    found, _ = read_recording(write_recording(tmp_path / "r", taken))
-    for position in (KEY_EVERY - 1, KEY_EVERY, len(taken) - 1):
-        assert_alike(found[position], taken[position])
+    taken = [host.at(float(second)) for second in range(1, KEY_EVERY + 5)]
+    found, trouble = read_recording(write_recording(tmp_path / "r", taken))
+    assert not trouble
+    assert found == taken
 
 
 @pytest.mark.slow
-def test_a_training_of_an_hour_takes_less_than_five_megabytes(tmp_path: Path) -> None:
+def test_a_training_of_an_hour_takes_less_than_fifteen_megabytes(tmp_path: Path) -> None:
     path = write_recording(tmp_path / "r", snapshots(scenario="training-ramp"))
-    assert path.stat().st_size / len(snapshots()) * 3600 < 5e6
+    assert path.stat().st_size / len(snapshots()) * 3600 < 15e6
 
 
-def _as_before(snapshot: model.Snapshot, host: model.Host) -> model.Snapshot:
-    """Without what that version did not tell: verdicts, jobs, which devices are expected, serial numbers."""
-    return dataclasses.replace(
-        snapshot,
-        host=host,
-        health=None,
-        instance=dataclasses.replace(snapshot.instance, expected_device_indices=()),
-        devices=tuple(dataclasses.replace(device, serial_number=None) for device in snapshot.devices),
-        processes=tuple(dataclasses.replace(process, job=None, user=None) for process in snapshot.processes),
-    )
+def test_fields_that_this_version_does_not_know_are_recorded(tmp_path: Path) -> None:
+    """A newer daemon sends them; a newer neuron-top can show them."""
+    message = message_of(snapshots("trn1.2xlarge")[0]) + encode_string(15, "new")
+    writer = RecordingWriter(str(tmp_path / "r"))
+    writer.write(message)
+    writer.close()
+    with closing(RecordingReader(str(tmp_path / "r"))) as reader:
+        assert list(reader.messages()) == [message]
 
 
-def test_a_recording_of_before_vcpu_times_is_read() -> None:
+def test_a_recording_of_an_older_daemon_is_read() -> None:
     found, trouble = read_recording(Path(__file__).parent / "golden/without_vcpu_times.rec")
     assert (len(found), trouble) == (8, "")
-    host = ScenarioHost("trn1.2xlarge", "steady")
-    for second, one in enumerate(found, 1):
-        expected = host.at(float(second))
-        average = expected.host.vcpu_average
-        assert average is not None
-        told = dataclasses.replace(expected.host, vcpu_times=(), vcpus=(average,) * 4)
-        assert_alike(one, _as_before(expected, told))
+    assert {(len(snapshot.host.vcpus), snapshot.host.vcpu_times, snapshot.health) for snapshot in found} == {
+        (4, (), None)
+    }
 
 
 def test_every_shorter_file_is_read_up_to_its_last_whole_snapshot(tmp_path: Path) -> None:
@@ -154,9 +125,10 @@ FOREIGN: dict[bytes | None, str] = {
     None: "there is no such file",
     b"": "not a recording of neuron-top (it is empty)",
     b"root:x:0:0\n": "not a recording of neuron-top (it does not start like one)",
-    b"NEURONREC 1 {}": "header of the recording is cut off",
-    b"NEURONREC 9 {}\n": "recording format 9, this neuron-top reads 1",
-    b"NEURONREC 1 {\n": "header of the recording is damaged",
+    b"NEURONREC 2 {}": "header of the recording is cut off",
+    b"NEURONREC 1 {}\n": "recording format 1, this neuron-top reads 2; make a new recording",
+    b"NEURONREC 9 {}\n": "recording format 9, this neuron-top reads 2; take a newer one",
+    b"NEURONREC 2 {\n": "header of the recording is damaged",
 }
 
 

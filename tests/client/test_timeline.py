@@ -1,20 +1,16 @@
-"""Moments in their order whatever the clock is set to, what ended in them, and how they are packed."""
+"""Moments in their order whatever the clock is set to, and what ended in them."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from neurontools.client.backfill import EndedProcessFetch, EndedProcessLog
-from neurontools.client.timeline import HostTimeline, Moment, MomentBuilder, Packer
+from neurontools.client.timeline import HostTimeline, Moment, MomentBuilder
 from neurontools.model import EndedProcess, Snapshot
-from tests.harness.examples import examples
 from tests.harness.running_daemon import Attachment, StartDaemon
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.still_feed import message_of
@@ -23,7 +19,6 @@ from tests.harness.waiting import wait_until
 HOST = ScenarioHost("trn1.2xlarge", "idle")
 TAKEN = [HOST.at(float(second)) for second in range(1, 21)]
 SHOWN_SECONDS = 60
-NOISE = random.Random(1)
 
 
 def made(maker: MomentBuilder, snapshots: Iterable[Snapshot]) -> list[Moment]:
@@ -122,32 +117,3 @@ def test_a_daemon_tells_what_ended_before_anybody_looked(start_daemon: StartDaem
     fetched = wait_until(lambda: EndedProcessFetch(daemon.socket).wait())
     assert [process.neuroncore_count for process in fetched] == [2]
     assert EndedProcessFetch("/nowhere/n.sock").wait() == ()
-
-
-@settings(max_examples=examples(50), deadline=None)
-@given(st.lists(st.binary(max_size=200) | st.integers(0, 100_000).map(NOISE.randbytes), max_size=80), st.data())
-def test_messages_come_back_as_they_were(messages: list[bytes], data: st.DataObject) -> None:
-    packer = Packer()
-    packed = [packer.pack(message) for message in messages]
-    for position in data.draw(st.permutations(range(len(messages))))[:8]:
-        assert packed[position].message() == messages[position]
-
-
-def test_messages_that_are_alike_take_what_differs_however_long_they_are() -> None:
-    packer = Packer()
-    message = bytearray(NOISE.randbytes(200_000))  # which can't be packed by itself
-    packed = []
-    for _ in range(32):
-        message[NOISE.randrange(len(message))] ^= 1
-        message += b"."
-        packed.append(packer.pack(bytes(message)))
-    assert packed[0].size_bytes > 200_000
-    assert max(each.size_bytes for each in packed[1:]) < 20_000
-
-
-def test_equal_are_those_with_the_same_message() -> None:
-    one, other = Packer(), Packer()
-    other.pack(b"another")
-    assert one.pack(b"same") == other.pack(b"same")
-    assert one.pack(b"same") != other.pack(b"different")
-    assert len({one.pack(b"same"), other.pack(b"same")}) == 1

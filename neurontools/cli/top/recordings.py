@@ -212,8 +212,7 @@ def _write_trace(reader: RecordingReader, file: BinaryIO, given: dict[str, str])
         if before is None:
             check_device_filter(narrowed, snapshot)
         file.write(trace.add_snapshot(at_seconds, narrowed.filter_snapshot(snapshot), events_between(before, message)))
-        before = neuron_pb2.Snapshot()
-        before.CopyFrom(message)  # a copy, because the reader reuses its message object
+        before = message
     file.write(trace.end())
     return trace
 

@@ -1,0 +1,122 @@
+"""Compresses successive messages, which are mostly alike, in shared zlib streams: for timelines and for recordings.
+
+A message is cut into pieces of equal size. Each piece continues the zlib stream of the same piece of the previous
+message, so it takes few bytes where the two are alike.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from neurontools.rpc.call import MAX_REPLY_BYTES
+
+MOST_PIECE_BYTES = 28_000
+"""Size limit of a piece: the zlib window (32 KiB) must reach back to the same piece of the previous message."""
+
+_LEVEL = 6  # zlib level; the output is 4 % smaller than at level 5, at the same speed
+_MESSAGES_PER_STREAM = 32  # in a `Packer`; unpacking the last of them takes one or two milliseconds
+
+
+class MessageCompressor:
+    """Compresses successive messages. Starts new streams after `messages_per_stream` messages. Not thread-safe.
+
+    `message_count` is the number of messages in the current streams: 1 if the last message started them.
+    """
+
+    def __init__(self, messages_per_stream: int) -> None:
+        self.message_count = 0
+        self._messages_per_stream = messages_per_stream
+        self._streams: list[zlib._Compress] = []
+
+    def compress(self, message: bytes) -> tuple[bytes, ...]:
+        """Returns the compressed pieces of a message. To decompress them, the earlier messages of the streams are
+        needed.
+        """
+        too_long = len(message) > MOST_PIECE_BYTES * len(self._streams)
+        if self.message_count in (0, self._messages_per_stream) or too_long:
+            self.message_count = 0
+            self._streams = [zlib.compressobj(_LEVEL) for _ in range(max(1, -(-len(message) // MOST_PIECE_BYTES)))]
+        self.message_count += 1
+        size = -(-len(message) // len(self._streams))
+        return tuple(
+            stream.compress(message[number * size : (number + 1) * size]) + stream.flush(zlib.Z_SYNC_FLUSH)
+            for number, stream in enumerate(self._streams)
+        )
+
+
+class MessageDecompressor:
+    """Decompresses the messages of one set of streams, in order. A message has at most `limit_bytes`.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._streams: list[zlib._Decompress] = []
+
+    def decompress(self, pieces: Sequence[bytes]) -> bytes:
+        """Returns the next message from its compressed pieces.
+
+        Raises ValueError if they are malformed, are not as many as those of the first message, or decompress to more
+        than `limit_bytes`.
+        """
+        if not self._streams:
+            self._streams = [zlib.decompressobj() for _ in pieces]
+        if len(pieces) != len(self._streams):
+            raise ValueError(f"{len(pieces)} pieces for {len(self._streams)} streams")
+        message = bytearray()
+        for stream, piece in zip(self._streams, pieces, strict=True):
+            try:
+                message += stream.decompress(piece, self._limit_bytes - len(message) + 1)
+            except zlib.error as error:
+                raise ValueError(str(error)) from error
+            if len(message) > self._limit_bytes:
+                raise ValueError(f"a message over {self._limit_bytes:,} bytes")
+            if stream.eof:
+                raise ValueError("a stream ends before its last message")
+        return bytes(message)
+
+
+class PackedMessage:
+    """One message in shared zlib streams. Two objects are equal if their messages are equal."""
+
+    __slots__ = ("_number", "_together")
+
+    def __init__(self, together: list[tuple[bytes, ...]], number: int) -> None:
+        self._together = together
+        self._number = number
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory use of the compressed message."""
+        return sum(map(len, self._together[self._number]))
+
+    def message(self) -> bytes:
+        """Unpacks and returns the message. Thread-safe."""
+        decompressor, message = MessageDecompressor(MAX_REPLY_BYTES), b""
+        for pieces in self._together[: self._number + 1]:
+            message = decompressor.decompress(pieces)
+        return message
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackedMessage) and self.message() == other.message()
+
+    def __hash__(self) -> int:
+        return hash(self.message())
+
+
+class Packer:
+    """Packs successive messages, so that each can be unpacked at any time. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._compressor = MessageCompressor(_MESSAGES_PER_STREAM)
+        self._together: list[tuple[bytes, ...]] = []
+
+    def pack(self, message: bytes) -> PackedMessage:
+        """Packs the next message."""
+        pieces = self._compressor.compress(message)
+        if self._compressor.message_count == 1:
+            self._together = []
+        self._together.append(pieces)
+        return PackedMessage(self._together, len(self._together) - 1)
