@@ -145,11 +145,12 @@ DRA_DRIVER = "neuron.aws.com"
 
 # Field numbers of the protobuf messages in the kubelet's reply.
 _POD_RESOURCES = 1  # field of ListPodResourcesResponse
-_POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3  # fields of PodResources
-_CONTAINER_NAME, _CONTAINER_DEVICES, _CONTAINER_DYNAMIC = 1, 2, 5  # fields of ContainerResources
-_RESOURCE_NAME, _DEVICE_IDS = 1, 2  # fields of ContainerDevices
-_CLAIM_RESOURCES = 4  # field of DynamicResource
-_CLAIM_DRIVER, _CLAIM_DEVICE = 2, 4  # fields of ClaimResource, which exists since Kubernetes 1.31
+# Field numbers of messages in the kubelet's PodResources API
+_POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3  # PodResources
+_CONTAINER_NAME, _CONTAINER_DEVICES, _CONTAINER_DYNAMIC = 1, 2, 5  # ContainerResources
+_RESOURCE_NAME, _DEVICE_IDS = 1, 2  # ContainerDevices
+_CLAIM_RESOURCES = 4  # DynamicResource
+_CLAIM_DRIVER, _CLAIM_DEVICE = 2, 4  # ClaimResource, since Kubernetes 1.31
 
 _MOST_INDICES = 1024  # more than any host has
 _INDEX = re.compile(r"[0-9]{1,4}$")

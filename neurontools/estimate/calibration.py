@@ -80,7 +80,7 @@ _MAX_FILE_BYTES = 2**20
 class CalibrationRow:
     """A measured training run. `batch` is per worker; `samples_per_second` is the sum over all workers.
 
-    If `workers` is None, this run had as many workers as the run to estimate.
+    If `workers` is None, the number of workers is unknown; the estimate assumes that of its own run.
     """
 
     instance_type: str
@@ -161,12 +161,12 @@ class Calibration:
 
     @property
     def eta(self) -> Interval:
-        """The share of peak FLOPS that compute reaches, as the interval between the values of both fits."""
+        """The share of peak FLOPS that compute reaches, between the value of the fit with overlap and that without."""
         return _interval_between(1 / self.overlapping.slowdown, 1 / self.adding.slowdown)
 
     @property
     def execution_seconds(self) -> Interval:
-        """The host time per execution, as the interval between the values of both fits."""
+        """The host time per execution, between the value of the fit with overlap and that without."""
         return _interval_between(self.overlapping.host_seconds, self.adding.host_seconds)
 
 

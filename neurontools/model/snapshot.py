@@ -190,7 +190,7 @@ class InjectedFault:
     kind: str  # kind of fault, defined in `neurontools.faults.kinds`
     state: FaultState
     device_indices: tuple[int, ...]  # affected devices
-    neuroncore_index: int | None  # requested logical core, under the host's default LNC
+    neuroncore_index: int | None  # index of the requested logical core, under the host's default LNC
     pid: int | None  # requested process
     injected_at_unix_seconds: float
     began_at_unix_seconds: float | None = None  # None: the fault is still waiting

@@ -89,7 +89,7 @@ def _split_limit(together: int, by_process: int) -> ResourceLimit:
     return ResourceLimit(min(by_process, max(together // 4, 1)), max(together // 2, 1), max(together, 1))
 
 
-_SWEEP_EVERY = 256  # accounts of idle peers are removed after at least this many new accounts
+_SWEEP_EVERY = 256  # new accounts between two removals of the accounts of idle peers
 
 
 class Peer(Protocol):

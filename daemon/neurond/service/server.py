@@ -296,9 +296,9 @@ def trim_memory() -> None:
 
 
 class MemoryTrimmer:
-    """Calls `free` after a flood of calls and connections, because the C library does not return their memory.
+    """Calls `free` after a flood of calls and connections, because the C library keeps the memory that they used.
 
-    Waits for a second in which no call ends, because grpcio frees ended calls late. Waits at most ten seconds.
+    First waits until no call has ended for a second, at most ten seconds: grpcio frees ended calls late.
     """
 
     def __init__(self, free: Callable[[], None] = trim_memory) -> None:

@@ -86,7 +86,7 @@ def _print_answer(query: "DeviceListQuery | ScriptQuery | EndedQuery | RelayQuer
 
 
 def _choose_query(given: dict[str, str]) -> "DeviceListQuery | ScriptQuery | EndedQuery | RelayQuery":
-    """Returns the query for the given options. Options for scripts need more imports and start more slowly."""
+    """Returns the query for the given options, and imports only the modules that this query needs."""
     if "relay" in given:
         from neurontools.cli.ls.relay import RelayQuery
 

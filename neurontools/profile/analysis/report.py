@@ -95,7 +95,7 @@ class RankReport:
     """The report on one worker."""
 
     profile: Profile
-    steps: ColumnTable[TrainingStep]  # see `steady_steps`; `split`, `times` and `slowest` cover these
+    steps: ColumnTable[TrainingStep]  # the steps that `split`, `times` and `slowest` cover; `steady_steps` chooses them
     split: TimeSplit
     times: StepPercentiles | None  # None without steps
     slowest: tuple[SlowStep, ...]

@@ -166,7 +166,7 @@ class Executor:
         hosts: Sequence[Tensor],
         queued: float,
     ) -> None:
-        """Runs a program on the buffers of its graph. `listed` has None for temporaries of the program."""
+        """Runs a program on `listed`, the buffers of its graph. An entry is None for a temporary of the program."""
         graph_buffers: Any = listed
         compiled = loaded.program.compiled
         memory = core.memory

@@ -126,7 +126,7 @@ def write_summaries_to(directory: Path) -> None:
 
 
 _INTERVAL_SECONDS = 10.0
-_MIN_STEPS = 20  # steps before the first evaluation, because early steps may not be typical
+_MIN_STEPS = 20  # steps before the rules are first evaluated: early steps may not be typical
 _MAX_LOCK_WAIT_SECONDS = 0.05  # longest wait for the runtime's lock; after a time-out, the next report tries again
 _RULES_OF_WHOLE_RUNS = frozenset({"outside-loop"})  # not applied during a run, because it starts outside the loop
 

@@ -448,7 +448,7 @@ class ProfileRing:
         self._allocations.append((perf_counter_ns(), FREED, core, address, nbytes, category, -1))
 
     def end_step(self) -> None:
-        """Marks the optimizer's step as done. Ends the step in eager mode; otherwise the next flush ends it."""
+        """Records a step of the optimizer. In eager mode it ends the training step; otherwise the next flush does."""
         now = self._read_clock()
         if self._done is not None:
             self._end_step(self._done)

@@ -421,7 +421,8 @@ class TimeInUse:
         if raw is None:
             return None
         if grown is not None and state.is_steady:
-            # Old drivers count only at process exit. Growth in two intervals with constant owners proves live counters.
+            # Old drivers update counters only at process exit. If a counter grows in two intervals without a change of
+            # owners, this driver updates it during executions.
             state.growing = state.growing + 1 if grown > 0 and is_attached else 0
             if state.growing >= 2:
                 self.is_live = True
