@@ -27,7 +27,7 @@ from pathlib import Path
 
 from neurontools.fleet.prometheus import queries
 from neurontools.fleet.prometheus.feed import PrometheusFeed
-from neurontools.fleet.prometheus.queries import HOST_RULES, MFU, TAKEN
+from neurontools.fleet.prometheus.queries import HOST_RULES, MFU, SNAPSHOT_TIMESTAMP
 from neurontools.fleet.prometheus.server import PrometheusAccess, PrometheusServer
 from neurontools.fleet.states import HostLink
 from neurontools.testing import SimulatedFleet
@@ -48,7 +48,7 @@ def bodies(kinds: int, mix: str | None) -> list[bytes]:
         time.sleep(10)
         for place in range(len(fleet.places)):
             lines = scraped(f"http://127.0.0.1:{first + place}/metrics")
-            kept = [line for line in lines if READ.match(line) and not line.startswith(TAKEN)]
+            kept = [line for line in lines if READ.match(line) and not line.startswith(SNAPSHOT_TIMESTAMP)]
             found.append(("\n".join(kept) + "\n").encode())
     return found
 
@@ -83,7 +83,7 @@ class Hosts(ThreadingHTTPServer):
     def __init__(self, texts: Sequence[bytes]) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                body = texts[int(self.path[1:]) % len(texts)] + f"{TAKEN} {time.time()}\n".encode()
+                body = texts[int(self.path[1:]) % len(texts)] + f"{SNAPSHOT_TIMESTAMP} {time.time()}\n".encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "text/plain; version=0.0.4")
                 self.send_header("Content-Length", str(len(body)))
@@ -153,7 +153,7 @@ def asked(url: str, query: str) -> tuple[int, int]:
 
 def measure(url: str, process: subprocess.Popen[bytes], count: int, *, rules: bool) -> None:
     until = time.monotonic() + PATIENCE_SECONDS
-    wanted = "instance:neuron_devices:conditions" if rules else TAKEN
+    wanted = "instance:neuron_devices:conditions" if rules else SNAPSHOT_TIMESTAMP
     while asked(url, wanted)[0] < count:
         if time.monotonic() > until or process.poll() is not None:
             raise SystemExit(f"{asked(url, wanted)[0]} of {count} hosts are known")
@@ -181,7 +181,7 @@ def measure_overview(url: str, process: subprocess.Popen[bytes], *, by_user: boo
         took, cpu = time.monotonic() - began, time.process_time() - before
         queries, came = feed.query_count, feed.answered_bytes
         live = sum(state.link is HostLink.LIVE for state in feed.states)
-        for text in feed.asked.values():
+        for text in feed.query_texts.values():
             unpacked += asked(url, text)[1]
         print(
             f"{'with rules' if feed.is_recorded else 'without rules':>14}{' by user' * by_user}: "

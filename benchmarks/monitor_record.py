@@ -36,7 +36,7 @@ def main() -> None:
     snapshots = [host.at(10 + second) for second in range(60)]
     messages = [message(snapshot) for snapshot in snapshots]
     write = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-    recorder = MonitorRecorder(MonitorConfiguration.everything(1.0), STARTED_AT_SECONDS)
+    recorder = MonitorRecorder(MonitorConfiguration.default(1.0), STARTED_AT_SECONDS)
     size = 0
     began = time.process_time()
     for number in range(MEASURED):
@@ -44,7 +44,7 @@ def main() -> None:
             Snapshot, neuron_pb2.GetSnapshotResponse.FromString(messages[number % len(messages)]).snapshot
         )
         moment = STARTED_AT_SECONDS + 100.0 + number
-        record = recorder.make(replace(snapshot, taken_at_seconds=moment))
+        record = recorder.next_record(replace(snapshot, taken_at_seconds=moment))
         size = len(write(record))
     spent = time.process_time() - began
     began = time.process_time()
@@ -64,7 +64,7 @@ def main() -> None:
             replace(process, pid=process.pid + life * 100, attached_at_unix_seconds=float(life), tag=f"job-{life}-{i}")
             for i, process in enumerate(base.processes)
         )
-        write(recorder.make(replace(base, taken_at_seconds=moment, processes=processes)))
+        write(recorder.next_record(replace(base, taken_at_seconds=moment, processes=processes)))
         if number == RECORDS // 10:
             early = resident_bytes()
     late = resident_bytes()

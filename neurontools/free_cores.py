@@ -108,12 +108,12 @@ def select(
         if run < count:
             continue
         first = last - count + 1
-        taken: dict[int, int] = {}
+        taken_counts: dict[int, int] = {}
         for position in range(first, last + 1):
-            taken[device_of[position]] = taken.get(device_of[position], 0) + 1
-        devices = sorted(taken)
-        broken = sum(free[device] == size[device] and taken[device] < size[device] for device in devices)
-        spare = sum(free[device] - taken[device] for device in devices)
+            taken_counts[device_of[position]] = taken_counts.get(device_of[position], 0) + 1
+        devices = sorted(taken_counts)
+        broken = sum(free[device] == size[device] and taken_counts[device] < size[device] for device in devices)
+        spare = sum(free[device] - taken_counts[device] for device in devices)
         cost = (len(devices), _hops(topology, devices), broken, spare, first)
         if best is None or cost < best[0]:
             best = cost, first
@@ -135,11 +135,11 @@ def wait(
     """
     lnc = logical_neuroncore_config(environment)
 
-    def look(snapshot: Snapshot) -> CoreRange | None:
+    def select_range(snapshot: Snapshot) -> CoreRange | None:
         return select(snapshot, count, logical_neuroncore_config=lnc, device_indices=device_indices)
 
     with connect(socket) as daemon:
-        found = wait_until(look, daemon, timeout_seconds)
+        found = wait_until(select_range, daemon, timeout_seconds)
     if found is None:
         raise NotFree(
             f"no {count} NeuronCores in a row became free in {timeout_seconds:g} s; neuron-ls shows who holds them",
@@ -149,21 +149,21 @@ def wait(
 
 
 def wait_until(
-    look: Callable[[Snapshot], _T | None], daemon: Client, timeout_seconds: float | None = None
+    read: Callable[[Snapshot], _T | None], daemon: Client, timeout_seconds: float | None = None
 ) -> _T | None:
-    """Calls `look` on each new snapshot until it returns a value; returns this value, or None after the timeout.
+    """Calls `read` on each new snapshot until it returns a value; returns this value, or None after the timeout.
 
     The daemon sends a snapshot as soon as a core changes its owner. If the daemon disappears, waits up to a minute for
     its restart, then raises NoDaemon or TimedOut. Raises immediately if the daemon does not answer the first request.
     """
     ends_at = float("inf") if timeout_seconds is None else monotonic() + timeout_seconds
-    answer = look(daemon.snapshot())
+    answer = read(daemon.snapshot())
     seen_at = monotonic()
     while answer is None and (remaining_seconds := ends_at - monotonic()) > 0:
         try:
             for snapshot in daemon.watch(duration_seconds=remaining_seconds):
                 seen_at = monotonic()
-                answer = look(snapshot)
+                answer = read(snapshot)
                 if answer is not None:
                     break
         except (NoDaemon, TimedOut):
@@ -191,9 +191,9 @@ def _check_possible(snapshot: Snapshot, count: int, lnc: int | None, device_indi
         row = row + 1 if index in there else 0
         longest = max(longest, row)
     if count > longest * per_device:
-        what = "these devices have" if device_indices else "this host has"
+        owner = "these devices have" if device_indices else "this host has"
         in_a_row = " in a row" if device_indices else ""
-        raise NeverFree(f"{what} {longest * per_device} NeuronCores{in_a_row}; {count} will never be free", EXIT_USAGE)
+        raise NeverFree(f"{owner} {longest * per_device} NeuronCores{in_a_row}; {count} will never be free", EXIT_USAGE)
 
 
 def _topology(snapshot: Snapshot) -> Topology | None:

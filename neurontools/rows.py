@@ -22,7 +22,7 @@ __all__ = ["cores", "devices"]
 
 def devices(snapshot: Snapshot) -> list[dict[str, FieldValue]]:
     """Returns one row per device. `health` is None if the daemon derived no verdict."""
-    return _made(snapshot, None, of_cores=False)
+    return _rows_of(snapshot, None, of_cores=False)
 
 
 def cores(snapshot: Snapshot, *, logical_neuroncore_config: int | None = None) -> list[dict[str, FieldValue]]:
@@ -30,10 +30,10 @@ def cores(snapshot: Snapshot, *, logical_neuroncore_config: int | None = None) -
 
     `logical_neuroncore_config` (LNC) defaults to the host's. The key `index` is the index of the device.
     """
-    return _made(snapshot, logical_neuroncore_config, of_cores=True)
+    return _rows_of(snapshot, logical_neuroncore_config, of_cores=True)
 
 
-def _made(snapshot: Snapshot, lnc: int | None, *, of_cores: bool) -> list[dict[str, FieldValue]]:
+def _rows_of(snapshot: Snapshot, lnc: int | None, *, of_cores: bool) -> list[dict[str, FieldValue]]:
     if lnc not in snapshot.instance.logical_neuroncore_configs:
         lnc = None
     fields = (*DEVICE_FIELDS, *CORE_FIELDS) if of_cores else DEVICE_FIELDS

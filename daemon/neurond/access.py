@@ -80,7 +80,7 @@ def metrics_access(settings: Settings) -> HttpAccess:
     return HttpAccess(
         tls,
         bearer_token_file=settings.metrics_bearer_token_file,
-        place="metrics.",
+        message_prefix="metrics.",
         subjects=named,
         hosts=None if settings.metrics_hosts is None else HostCheck(settings.metrics_hosts),
     )

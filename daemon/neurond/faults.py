@@ -205,7 +205,7 @@ class FaultInjector:
             if self.effects.lose_host is None:
                 raise NoTarget("this host can't be lost: it is not part of a simulated fleet; see neuron-fleet-sim")
             return (), frozenset()
-        if request.definition.takes_part and not self._reports_health:
+        if request.definition.accepts_part and not self._reports_health:
             raise NoTarget("the driver of these devices reports no component health; simulate trn2.48xlarge or later")
         if request.device_index is not None:
             if request.device_index >= shape.device_count:
@@ -229,7 +229,7 @@ class FaultInjector:
 
     def _affected_cores(self, fault: ActiveFault, lease: CoreLease) -> list[int]:
         """Returns the local indices of the process's cores whose executions the fault affects."""
-        return self._cores_on(fault, lease) if fault.kind.is_met and not lease.synthetic else []
+        return self._cores_on(fault, lease) if fault.kind.affects_executions and not lease.synthetic else []
 
     def _cores_on(self, fault: ActiveFault, lease: CoreLease) -> list[int]:
         """Returns the local indices of the process's cores that the fault targets."""

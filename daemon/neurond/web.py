@@ -41,7 +41,7 @@ class DaemonPages:
 
     def observe(self) -> None:
         """Notifies the pages of a new snapshot."""
-        self._render_cache.news()
+        self._render_cache.notify()
 
     def close(self) -> None:
         """Stops rendering."""

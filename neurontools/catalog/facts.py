@@ -122,12 +122,12 @@ class DeviceFamily:
     @property
     def physical_cores_per_device(self) -> int:
         """Number of physical NeuronCores of one device. The LNC does not change it."""
-        return known_value(self.physical_core_count)
+        return required_value(self.physical_core_count)
 
     @property
     def hbm_stack_bytes(self) -> int:
         """Bytes of one HBM stack. All stacks of a device have the same size."""
-        return known_value(self.device_memory_bytes) // self.hbm_stack_count
+        return required_value(self.device_memory_bytes) // self.hbm_stack_count
 
     @property
     def cores_per_hbm_stack(self) -> int:
@@ -171,7 +171,7 @@ class DeviceFamily:
         return None if ghz is None else ghz * _HZ_PER_GHZ
 
 
-def known_value(fact: Fact[int]) -> int:
+def required_value(fact: Fact[int]) -> int:
     """Returns the value of a fact that the catalog requires to be known. Raises ValueError if it is unknown."""
     if fact.value is None:
         msg = f"a fact that must be known has status {fact.status}"
@@ -228,7 +228,7 @@ class InstanceType:
     device_count: int
     devices: tuple[DeviceFacts, ...]  # one item per device, in index order
     topology: Topology
-    topology_standing: Fact[str]  # evidence for `topology`; `value` is the topology's name in topologies.toml
+    topology_evidence: Fact[str]  # evidence for `topology`; `value` is the topology's name in topologies.toml
     physical_core_map: tuple[tuple[int, ...], ...]
     device_index_by_routing_id: tuple[int, ...]
     vcpu_count: Fact[int]
@@ -254,7 +254,7 @@ class InstanceType:
     @property
     def device_memory_bytes_total(self) -> int:
         """Bytes of device memory of the whole host."""
-        return self.device_count * known_value(self.family.device_memory_bytes)
+        return self.device_count * required_value(self.family.device_memory_bytes)
 
     def logical_cores_per_device(self, lnc: int | None = None) -> int:
         """Returns the number of logical NeuronCores of a device. Raises ValueError for an unsupported LNC."""

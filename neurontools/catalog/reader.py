@@ -42,7 +42,7 @@ class Table:
 
     def error(self, key: str, problem: str) -> CatalogDataError:
         """Builds an error about one key of this table."""
-        return CatalogDataError(f"{self._file_name}: {self._under(key)}: {problem}")
+        return CatalogDataError(f"{self._file_name}: {self._key_path(key)}: {problem}")
 
     @property
     def remaining(self) -> tuple[str, ...]:
@@ -53,65 +53,65 @@ class Table:
         """Returns whether the table has the key and it was not consumed yet."""
         return key in self._left
 
-    def take(self, key: str, kind: type[T]) -> T:
+    def pop(self, key: str, kind: type[T]) -> T:
         """Consumes a required key and returns its value, which must have the type `kind`. Converts int to float."""
         if key not in self._left:
             raise self.error(key, "is missing")
         return self._as(kind, self._left.pop(key), key)
 
-    def take_text(self, key: str) -> str:
+    def pop_text(self, key: str) -> str:
         """Consumes an optional key and returns its text; empty if the key is missing."""
-        return self.take(key, str) if self.has(key) else ""
+        return self.pop(key, str) if self.has(key) else ""
 
-    def take_all(self, key: str, kind: type[T]) -> tuple[T, ...]:
+    def pop_array(self, key: str, kind: type[T]) -> tuple[T, ...]:
         """Consumes a required array and returns its elements, which must have the type `kind`."""
-        return tuple(self._as(kind, element, key) for element in self.take(key, list))
+        return tuple(self._as(kind, element, key) for element in self.pop(key, list))
 
-    def take_rows(self, key: str) -> tuple[tuple[int, ...], ...]:
+    def pop_rows(self, key: str) -> tuple[tuple[int, ...], ...]:
         """Consumes a required array of arrays of integers."""
-        return tuple(tuple(self._as(int, n, key) for n in row) for row in self.take_all(key, list))
+        return tuple(tuple(self._as(int, n, key) for n in row) for row in self.pop_array(key, list))
 
-    def take_tables(self, key: str) -> Iterator[Table]:
+    def pop_tables(self, key: str) -> Iterator[Table]:
         """Yields the tables of a required array. The caller must consume all keys of a table before the next table."""
-        for position, data in enumerate(self.take_all(key, dict)):
-            with open_table(data, self._file_name, f"{self._under(key)}[{position}]") as table:
+        for position, data in enumerate(self.pop_array(key, dict)):
+            with open_table(data, self._file_name, f"{self._key_path(key)}[{position}]") as table:
                 yield table
 
-    def take_rates(self, key: str) -> tuple[tuple[str, float], ...]:
+    def pop_rates(self, key: str) -> tuple[tuple[str, float], ...]:
         """Consumes a required table of numbers. Returns (name, number) pairs in file order."""
-        rates = self.take(key, dict)
+        rates = self.pop(key, dict)
         return tuple((name, self._as(float, rate, f"{key}.{name}")) for name, rate in rates.items())
 
-    def take_fact(self, key: str, kind: type[T]) -> Fact[T]:
+    def pop_fact(self, key: str, kind: type[T]) -> Fact[T]:
         """Consumes a required fact {value, status, source, note}. Unknown and n/a facts have no `value`."""
-        with self.inner(key) as table:
-            value = table.take("value", kind) if table.has("value") else None
-            return table.take_standing(value)
+        with self.open_subtable(key) as table:
+            value = table.pop("value", kind) if table.has("value") else None
+            return table.fact_with(value)
 
-    def take_fact_or_unknown(self, key: str, kind: type[T]) -> Fact[T]:
+    def pop_fact_or_unknown(self, key: str, kind: type[T]) -> Fact[T]:
         """Consumes an optional fact. Returns an unknown fact if the key is missing."""
-        return self.take_fact(key, kind) if self.has(key) else Fact(None, FactStatus.UNKNOWN)
+        return self.pop_fact(key, kind) if self.has(key) else Fact(None, FactStatus.UNKNOWN)
 
-    def take_standing(self, value: T | None) -> Fact[T]:
+    def fact_with(self, value: T | None) -> Fact[T]:
         """Returns a Fact with `value` and this table's status, source and note."""
-        text = self.take("status", str)
+        text = self.pop("status", str)
         if text not in list(FactStatus):
             raise self.error("status", f"{text!r} is none of {', '.join(FactStatus)}")
         status = FactStatus(text)
         if (value is None) != (status in _VALUELESS):
             raise self.error("status", f"{text!r} does not go with {'no value' if value is None else 'a value'}")
-        return Fact(value, status, self.take_all("source", str), self.take_text("note"))
+        return Fact(value, status, self.pop_array("source", str), self.pop_text("note"))
 
-    def inner(self, key: str) -> open_table:
+    def open_subtable(self, key: str) -> open_table:
         """Opens the table under a required key. The caller must consume all its keys."""
-        return open_table(self.take(key, dict), self._file_name, self._under(key))
+        return open_table(self.pop(key, dict), self._file_name, self._key_path(key))
 
     def finish(self) -> None:
         """Raises CatalogDataError if a key of this table was not consumed."""
         for key in self._left:
             raise self.error(key, "is not a key of this table")
 
-    def _under(self, key: str) -> str:
+    def _key_path(self, key: str) -> str:
         return f"{self._path}.{key}" if self._path else key
 
     def _as(self, kind: type[T], value: object, key: str) -> T:
@@ -169,71 +169,71 @@ def _compiled(file_name: str, crc32: int) -> dict[str, dict[str, object]] | None
 
 def read_family(name: str, table: Table) -> DeviceFamily:
     """Reads a device family from the `family` table of its file."""
-    if table.take("name", str) != name:
+    if table.pop("name", str) != name:
         raise table.error("name", f"must be {name!r}, as the file is called")
-    lnc_supported = table.take_all("lnc_supported", int)
-    with table.inner("neuroncore_version") as versions:
-        by_lnc = tuple(versions.take_fact(f"lnc{lnc}", str) for lnc in lnc_supported)
-    with table.inner("pci") as pci:
-        pci_ids = PciIds(pci.take("vendor_id", str), pci.take_all("device_ids", str), pci.take_all("source", str))
-    with table.inner("sysfs") as sysfs:
+    lnc_supported = table.pop_array("lnc_supported", int)
+    with table.open_subtable("neuroncore_version") as versions:
+        by_lnc = tuple(versions.pop_fact(f"lnc{lnc}", str) for lnc in lnc_supported)
+    with table.open_subtable("pci") as pci:
+        pci_ids = PciIds(pci.pop("vendor_id", str), pci.pop_array("device_ids", str), pci.pop_array("source", str))
+    with table.open_subtable("sysfs") as sysfs:
         sysfs_strings = SysfsStrings(
-            arch_type_device=sysfs.take("arch_type_device", str),
-            arch_type_core=sysfs.take("arch_type_core", str),
-            instance_type=sysfs.take("instance_type", str),
-            device_name=sysfs.take("device_name", str),
-            source=sysfs.take_all("source", str),
+            arch_type_device=sysfs.pop("arch_type_device", str),
+            arch_type_core=sysfs.pop("arch_type_core", str),
+            instance_type=sysfs.pop("instance_type", str),
+            device_name=sysfs.pop("device_name", str),
+            source=sysfs.pop_array("source", str),
         )
     family = DeviceFamily(
         name=name,
-        generation=table.take("generation", int),
+        generation=table.pop("generation", int),
         pci=pci_ids,
         sysfs=sysfs_strings,
-        device_type=table.take_fact("device_type", str),
-        device_version=table.take_fact("device_version", str),
+        device_type=table.pop_fact("device_type", str),
+        device_version=table.pop_fact("device_version", str),
         neuroncore_version_by_lnc=by_lnc,
-        physical_core_count=_must_be_known("physical_core_count", table),
+        physical_core_count=_require_known("physical_core_count", table),
         lnc_supported=lnc_supported,
-        lnc_default=table.take("lnc_default", int),
-        device_memory_bytes=_must_be_known("device_memory_bytes", table),
-        hbm_kind=table.take("hbm_kind", str),
-        hbm_stack_count=table.take("hbm_stack_count", int),
-        memory_bandwidth_bytes_per_second=table.take_fact("memory_bandwidth_bytes_per_second", int),
+        lnc_default=table.pop("lnc_default", int),
+        device_memory_bytes=_require_known("device_memory_bytes", table),
+        hbm_kind=table.pop("hbm_kind", str),
+        hbm_stack_count=table.pop("hbm_stack_count", int),
+        memory_bandwidth_bytes_per_second=table.pop_fact("memory_bandwidth_bytes_per_second", int),
         peak_per_device=_peak("peak_tflops_per_device", table),
         peak_per_physical_core=_peak("peak_tflops_per_physical_core", table),
-        sbuf_bytes_per_core=table.take_fact("sbuf_bytes_per_core", int),
-        psum_bytes_per_core=table.take_fact("psum_bytes_per_core", int),
-        sbuf_partition_count=table.take_fact("sbuf_partition_count", int),
-        engines=table.take_all("engines", str),
+        sbuf_bytes_per_core=table.pop_fact("sbuf_bytes_per_core", int),
+        psum_bytes_per_core=table.pop_fact("psum_bytes_per_core", int),
+        sbuf_partition_count=table.pop_fact("sbuf_partition_count", int),
+        engines=table.pop_array("engines", str),
         engine_clock_ghz=_rates("engine_clock_ghz", table),
         engine_peak_fp32_tflops=_rates("engine_peak_fp32_tflops", table),
-        dma_engine_count=table.take_fact("dma_engine_count", int),
-        collectives_core_count=table.take_fact("collectives_core_count", int),
-        note=table.take_text("note"),
+        dma_engine_count=table.pop_fact("dma_engine_count", int),
+        collectives_core_count=table.pop_fact("collectives_core_count", int),
+        note=table.pop_text("note"),
     )
     if family.lnc_default not in lnc_supported:
         raise table.error("lnc_default", f"{family.lnc_default} is none of lnc_supported")
     return family
 
 
-def _must_be_known(key: str, table: Table) -> Fact[int]:
-    fact = table.take_fact(key, int)
+def _require_known(key: str, table: Table) -> Fact[int]:
+    fact = table.pop_fact(key, int)
     if fact.value is None:
         raise table.error(key, "must have a value")
     return fact
 
 
 def _peak(key: str, table: Table) -> PeakTflops:
-    with table.inner(key) as peak:
-        dense = peak.take_rates("dense")
-        sparse = peak.take_rates("sparse") if peak.has("sparse") else ()
-        standing = peak.take_standing(dense)
+    with table.open_subtable(key) as peak:
+        dense = peak.pop_rates("dense")
+        sparse = peak.pop_rates("sparse") if peak.has("sparse") else ()
+        standing = peak.fact_with(dense)
         return PeakTflops(dense, sparse, standing.status, standing.source, standing.note)
 
 
 def _rates(key: str, table: Table) -> Fact[tuple[tuple[str, float], ...]]:
-    with table.inner(key) as fact:
-        return fact.take_standing(fact.take_rates("value") if fact.has("value") else None)
+    with table.open_subtable(key) as fact:
+        return fact.fact_with(fact.pop_rates("value") if fact.has("value") else None)
 
 
 _DEVICE_KEYS = ("bdf", "cpu_affinity", "numa_node")
@@ -242,7 +242,7 @@ _UNKNOWN_TEXT: Fact[str] = Fact(None, FactStatus.UNKNOWN)
 
 def read_instance_type(name: str, family: DeviceFamily, table: Table) -> InstanceType:
     """Reads an instance type, and the tables of topologies.toml that it names."""
-    device_count = table.take("device_count", int)
+    device_count = table.pop("device_count", int)
     topology, topology_standing = _topology(table, device_count)
     return InstanceType(
         name=name,
@@ -250,23 +250,23 @@ def read_instance_type(name: str, family: DeviceFamily, table: Table) -> Instanc
         device_count=device_count,
         devices=_devices(table, device_count),
         topology=topology,
-        topology_standing=topology_standing,
+        topology_evidence=topology_standing,
         physical_core_map=_core_map(table, device_count, family.physical_cores_per_device),
         device_index_by_routing_id=_routing(table),
-        vcpu_count=table.take_fact("vcpu_count", int),
-        host_memory_bytes=table.take_fact("host_memory_bytes", int),
-        numa_node_count=table.take_fact("numa_node_count", int),
-        neuronlink_bytes_per_second_per_device=table.take_fact("neuronlink_bytes_per_second_per_device", int),
-        efa_bits_per_second=table.take_fact("efa_bits_per_second", int),
-        local_storage=table.take_fact_or_unknown("local_storage", str),
-        on_demand_usd_per_hour=table.take_fact("on_demand_usd_per_hour", float),
-        reserved_effective_usd_per_hour=table.take_fact_or_unknown("reserved_effective_usd_per_hour", float),
-        capacity_block_usd_per_hour=table.take_fact_or_unknown("capacity_block_usd_per_hour", float),
-        spot_example_usd_per_hour=table.take_fact_or_unknown("spot_example_usd_per_hour", float),
-        sagemaker_usd_per_hour=table.take_fact_or_unknown("sagemaker_usd_per_hour", float),
+        vcpu_count=table.pop_fact("vcpu_count", int),
+        host_memory_bytes=table.pop_fact("host_memory_bytes", int),
+        numa_node_count=table.pop_fact("numa_node_count", int),
+        neuronlink_bytes_per_second_per_device=table.pop_fact("neuronlink_bytes_per_second_per_device", int),
+        efa_bits_per_second=table.pop_fact("efa_bits_per_second", int),
+        local_storage=table.pop_fact_or_unknown("local_storage", str),
+        on_demand_usd_per_hour=table.pop_fact("on_demand_usd_per_hour", float),
+        reserved_effective_usd_per_hour=table.pop_fact_or_unknown("reserved_effective_usd_per_hour", float),
+        capacity_block_usd_per_hour=table.pop_fact_or_unknown("capacity_block_usd_per_hour", float),
+        spot_example_usd_per_hour=table.pop_fact_or_unknown("spot_example_usd_per_hour", float),
+        sagemaker_usd_per_hour=table.pop_fact_or_unknown("sagemaker_usd_per_hour", float),
         ultraserver=_ultraserver(table),
-        other_names=table.take_all("other_names", str) if table.has("other_names") else (),
-        note=table.take_text("note"),
+        other_names=table.pop_array("other_names", str) if table.has("other_names") else (),
+        note=table.pop_text("note"),
     )
 
 
@@ -275,12 +275,12 @@ def _devices(table: Table, device_count: int) -> tuple[DeviceFacts, ...]:
     if not table.has("devices"):
         return tuple(DeviceFacts(i, _UNKNOWN_TEXT, _UNKNOWN_TEXT, _UNKNOWN_TEXT) for i in range(device_count))
     devices = []
-    for position, row in enumerate(table.take_tables("devices")):
-        index = row.take("index", int)
+    for position, row in enumerate(table.pop_tables("devices")):
+        index = row.pop("index", int)
         if index != position:
             raise row.error("index", f"{index} is out of order")
-        values = [row.take(key, str) if row.has(key) else None for key in _DEVICE_KEYS]
-        standing = row.take_standing(next((value for value in values if value is not None), None))
+        values = [row.pop(key, str) if row.has(key) else None for key in _DEVICE_KEYS]
+        standing = row.fact_with(next((value for value in values if value is not None), None))
         bdf, cpu_affinity, numa_node = (
             _UNKNOWN_TEXT if value is None else replace(standing, value=value) for value in values
         )
@@ -291,19 +291,19 @@ def _devices(table: Table, device_count: int) -> tuple[DeviceFacts, ...]:
 
 
 def _topology(table: Table, device_count: int) -> tuple[Topology, Fact[str]]:
-    name = table.take("topology", str)
+    name = table.pop("topology", str)
     with _shared("topologies", name, table, "topology") as shared:
-        kind = shared.take("kind", str)
+        kind = shared.pop("kind", str)
         if kind not in list(TopologyKind):
             raise shared.error("kind", f"{kind!r} is none of {', '.join(TopologyKind)}")
         # A switched fabric has no neighbour lists; the driver reports none.
-        links = shared.take_rows("connected_to") if shared.has("connected_to") else ((),) * device_count
+        links = shared.pop_rows("connected_to") if shared.has("connected_to") else ((),) * device_count
         try:
             topology = Topology(TopologyKind(kind), links)
         except ValueError as error:
             raise shared.error("connected_to", str(error)) from error
-        shared.take_text("order_rule")
-        standing = shared.take_standing(name)
+        shared.pop_text("order_rule")
+        standing = shared.fact_with(name)
     if len(links) != device_count:
         raise table.error("topology", f"{name} links {len(links)} devices, but device_count is {device_count}")
     return topology, standing
@@ -313,11 +313,11 @@ def _core_map(table: Table, device_count: int, core_count: int) -> tuple[tuple[i
     """Reads the physical core at each logical position of each device. Without a map, core i is at position i."""
     if not table.has("core_map"):
         return (tuple(range(core_count)),) * device_count
-    name = table.take("core_map", str)
+    name = table.pop("core_map", str)
     with _shared("core_maps", name, table, "core_map") as shared:
-        rows = shared.take_rows("physical_cores_by_device")
-        shared.take_all("source", str)
-        shared.take_text("note")
+        rows = shared.pop_rows("physical_cores_by_device")
+        shared.pop_array("source", str)
+        shared.pop_text("note")
     if len(rows) < device_count or any(sorted(row) != list(range(core_count)) for row in rows):
         raise table.error("core_map", f"{name} does not order {core_count} cores for each of {device_count} devices")
     return rows[:device_count]
@@ -326,26 +326,26 @@ def _core_map(table: Table, device_count: int, core_count: int) -> tuple[tuple[i
 def _routing(table: Table) -> tuple[int, ...]:
     if not table.has("routing"):
         return ()
-    name = table.take("routing", str)
+    name = table.pop("routing", str)
     with _shared("routing", name, table, "routing") as shared:
-        ids = shared.take_all("device_index_by_routing_id", int)
-        shared.take_all("source", str)
-        shared.take_text("note")
+        ids = shared.pop_array("device_index_by_routing_id", int)
+        shared.pop_array("source", str)
+        shared.pop_text("note")
     return ids
 
 
 def _ultraserver(table: Table) -> UltraServer | None:
     if not table.has("ultraserver"):
         return None
-    with table.inner("ultraserver") as inner:
+    with table.open_subtable("ultraserver") as inner:
         return UltraServer(
-            kind=inner.take("kind", str),
-            name=inner.take_text("name"),
-            node_count=inner.take("node_count", int),
-            device_count=inner.take("device_count", int),
-            node_links=inner.take_fact("node_links", str),
-            node_link_bytes_per_second_per_device=inner.take_fact("node_link_bytes_per_second_per_device", int),
-            note=inner.take_text("note"),
+            kind=inner.pop("kind", str),
+            name=inner.pop_text("name"),
+            node_count=inner.pop("node_count", int),
+            device_count=inner.pop("device_count", int),
+            node_links=inner.pop_fact("node_links", str),
+            node_link_bytes_per_second_per_device=inner.pop_fact("node_link_bytes_per_second_per_device", int),
+            note=inner.pop_text("note"),
         )
 
 
@@ -388,7 +388,7 @@ def load(name: str) -> InstanceType:
     # The file has all instance types of the family; only the requested one is read and checked.
     table = {key: value for key, value in load_tables(file_name).get("instance_types", {}).items() if key == name}
     with open_table(table, file_name, "instance_types") as instance_types:
-        with instance_types.inner(name) as data:
+        with instance_types.open_subtable(name) as data:
             return read_instance_type(name, load_family(family_name), data)
 
 
@@ -399,8 +399,8 @@ def load_family(name: str) -> DeviceFamily:
         msg = f'no device family "{name}" is known: there are {", ".join(family_names())}'
         raise ValueError(msg)
     with open_table(load_tables(f"{name}.toml"), f"{name}.toml") as file:
-        file.take("instance_types", dict)
-        with file.inner("family") as table:
+        file.pop("instance_types", dict)
+        with file.open_subtable("family") as table:
             return read_family(name, table)
 
 
@@ -441,8 +441,8 @@ def _family_by_instance_type() -> dict[str, str]:
 
 def _texts(file_name: str, key: str) -> list[tuple[str, str]]:
     """Reads a file that has a single table of strings. Returns its (key, string) pairs in file order."""
-    with open_table(load_tables(file_name), file_name) as file, file.inner(key) as table:
-        return [(name, table.take(name, str)) for name in table.remaining]
+    with open_table(load_tables(file_name), file_name) as file, file.open_subtable(key) as table:
+        return [(name, table.pop(name, str)) for name in table.remaining]
 
 
 def _unknown_text(name: str) -> str:

@@ -177,13 +177,13 @@ def _is_mutual(connected_to: Sequence[Collection[int]]) -> bool:
 
 def _is_one_piece(connected_to: Sequence[Collection[int]]) -> bool:
     """Returns whether device 0 has a path to every other device."""
-    seen = {0} if connected_to else set()
-    pending = list(seen)
+    visited = {0} if connected_to else set()
+    pending = list(visited)
     while pending:
-        fresh = set(connected_to[pending.pop()]) - seen
-        seen |= fresh
+        fresh = set(connected_to[pending.pop()]) - visited
+        visited |= fresh
         pending.extend(fresh)
-    return len(seen) == len(connected_to)
+    return len(visited) == len(connected_to)
 
 
 def _torus_shape(connected_to: Sequence[Collection[int]]) -> tuple[int, int] | None:

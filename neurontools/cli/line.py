@@ -84,14 +84,14 @@ def parse_options(options: tuple[Option, ...], arguments: list[str], words: list
         if option is None:
             raise UserError(f"unknown flag {_excerpt(flag)}{_suggestion(flag, by_flag)}; see --help", EXIT_FAILURE)
         if option.value:
-            wanted = len(option.value.split())
+            value_count = len(option.value.split())
             values = [] if value is None else [value]
-            while len(values) < wanted and position < len(arguments) and not _is_flag(arguments[position]):
+            while len(values) < value_count and position < len(arguments) and not _is_flag(arguments[position]):
                 values.append(arguments[position])
                 position += 1
-            if len(values) < wanted or not all(values):
-                what = "a value" if wanted == 1 else f"{wanted} values"
-                raise UserError(f"{flag} needs {what}: {flag} {option.value}", EXIT_USAGE)
+            if len(values) < value_count or not all(values):
+                value_text = "a value" if value_count == 1 else f"{value_count} values"
+                raise UserError(f"{flag} needs {value_text}: {flag} {option.value}", EXIT_USAGE)
             value = _BETWEEN.join(values)
             joined = option.joins and option.name in given
             given[option.name] = f"{given[option.name]},{value}" if joined else value
@@ -139,10 +139,10 @@ def _is_flag(argument: str) -> bool:
     return len(argument) > 1 and argument.startswith("-")
 
 
-def _suggestion(flag: str, known: dict[str, Option]) -> str:
+def _suggestion(flag: str, options: dict[str, Option]) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(flag, known, n=1, cutoff=0.7) if flag.startswith("--") else []
+    near = get_close_matches(flag, options, n=1, cutoff=0.7) if flag.startswith("--") else []
     return f" (did you mean {near[0]}?)" if near else ""
 
 

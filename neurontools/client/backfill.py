@@ -57,7 +57,7 @@ class Backfill:
         """Whether snapshots are left to fetch. Thread-safe."""
         return bool(self._stretches)
 
-    def want(self, newest: Moment, oldest: Moment | None) -> None:
+    def request(self, newest: Moment, oldest: Moment | None) -> None:
         """Requests all snapshots between `oldest` (None: the oldest that the daemon has) and `newest`. Thread-safe."""
         with self._lock:
             self._stretches.append(PastMomentBuilder(newest, oldest))
@@ -127,14 +127,14 @@ class Backfill:
         if is_oldest_first(received):
             # An older daemon replies oldest first, so an incomplete reply would leave a gap: drop it.
             received = received[::-1] if failure is None else []
-        made = self._make_moments(stretch, received)
+        moments = self._make_moments(stretch, received)
         if failure is not None:
-            self._deliver(made)
+            self._deliver(moments)
             raise failure
-        is_last = stretch.is_complete or not made or len(received) != PIECE or self._is_full()
+        is_last = stretch.is_complete or not moments or len(received) != PIECE or self._is_full()
         if is_last and not stretch.is_complete:
-            made.extend(stretch.finish())
-        self._deliver(made)
+            moments.extend(stretch.finish())
+        self._deliver(moments)
         return is_last
 
     def _make_moments(self, stretch: PastMomentBuilder, received: Sequence[bytes]) -> list[Moment]:
@@ -151,13 +151,13 @@ def backfill_all(socket_path: str, newest: Moment, within_seconds: float) -> lis
     """Returns the snapshots before `newest`, in any order: all that can be fetched in `within_seconds`."""
     found: list[Moment] = []
     past = Backfill(socket_path, found.extend, rest_ratio=0.0)
-    past.want(newest, None)
+    past.request(newest, None)
     past.join(within_seconds)
     past.close()
     return found
 
 
-MOST_KEPT = 4000
+MOST_ENDED = 4000
 # A snapshot lists all processes that ended in the last minute, so one snapshot every 25 s is enough.
 _STEP_SECONDS = 25.0
 
@@ -171,11 +171,11 @@ class EndedProcessLog:
         self._ended: dict[_Key, EndedProcess] = {}
         self._read: dict[int, float] = {}  # by number of a time step: time of the last snapshot read in that step
 
-    def take(self, processes: Iterable[EndedProcess]) -> None:
+    def add(self, processes: Iterable[EndedProcess]) -> None:
         """Adds ended processes, except those already in the log."""
         for process in processes:
             self._ended.setdefault(_key(process), process)
-        for key in list(self._ended)[: max(0, len(self._ended) - MOST_KEPT)]:
+        for key in list(self._ended)[: max(0, len(self._ended) - MOST_ENDED)]:
             del self._ended[key]
 
     def read(self, timeline: HostTimeline) -> None:
@@ -188,7 +188,7 @@ class EndedProcessLog:
             last = moments[max(position, end - 1)]
             if self._read.get(step) != last.at_seconds:
                 self._read[step] = last.at_seconds
-                self.take(from_message(EndedProcess, ended) for ended in last.message().ended)
+                self.add(from_message(EndedProcess, ended) for ended in last.message().ended)
             position = max(position + 1, end)
 
     def until(self, unix_seconds: float) -> tuple[EndedProcess, ...]:
@@ -201,22 +201,22 @@ def _key(process: EndedProcess) -> _Key:
 
 
 class EndedProcessFetch:
-    """Requests the ended processes from a daemon once, in a background thread. `take` returns them."""
+    """Requests the ended processes from a daemon once, in a background thread. `take_reply` returns them."""
 
     def __init__(self, socket_path: str) -> None:
         self._socket_path = socket_path
-        self._found: tuple[EndedProcess, ...] = ()
+        self._reply: tuple[EndedProcess, ...] = ()
         self._thread = threading.Thread(target=self._run, name="ended", daemon=True)
         self._thread.start()
 
     def wait(self) -> tuple[EndedProcess, ...]:
         """Waits for the daemon's reply and returns its ended processes."""
         self._thread.join()
-        return self.take()
+        return self.take_reply()
 
-    def take(self) -> tuple[EndedProcess, ...]:
+    def take_reply(self) -> tuple[EndedProcess, ...]:
         """Returns the ended processes once. Returns () before the reply has arrived, and in later calls."""
-        found, self._found = self._found, ()
+        found, self._reply = self._reply, ()
         return found
 
     def _run(self) -> None:
@@ -224,6 +224,6 @@ class EndedProcessFetch:
 
         try:
             with Client(self._socket_path) as client:
-                self._found = client.ended().processes
+                self._reply = client.ended().processes
         except (UserError, ValueError):  # the daemon is unreachable, or too old for ListEnded
             return

@@ -53,10 +53,12 @@ def connect(socket: str | None = None, *, timeout_seconds: float = 5.0) -> Clien
         try:
             StreamConnection(candidate, timeout_seconds).close()
         except CallError as error:
-            told = ask_error(candidate, error)
-            if not isinstance(told, NoDaemon):
-                raise told from error
-            absent, denied = (absent or told, denied) if told.is_absent else (absent, denied or told)
+            unreachable = ask_error(candidate, error)
+            if not isinstance(unreachable, NoDaemon):
+                raise unreachable from error
+            absent, denied = (
+                (absent or unreachable, denied) if unreachable.is_absent else (absent, denied or unreachable)
+            )
         else:
             return Client(candidate, timeout_seconds=timeout_seconds)
     raise denied or absent or NoDaemon("no socket to look for a monitor daemon at", EXIT_NO_DAEMON, is_absent=True)
@@ -252,7 +254,7 @@ class Recording:
 
         time, last_seconds = HostClock(), 0.0
         for message in self._messages():
-            placed_seconds = time.place(message)
+            placed_seconds = time.timeline_seconds(message)
             last_seconds = last_seconds if placed_seconds is None else placed_seconds
             yield last_seconds, message
 

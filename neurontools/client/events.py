@@ -33,7 +33,7 @@ _ECC_KINDS = (
     ("sram_uncorrected_total", "uncorrected SRAM", True),
 )
 _LONGEST_TEXT = 200
-_TOLD_AS_FACTS = frozenset(
+_FACT_KINDS = frozenset(
     (
         FindingKind.DEVICE_MISSING,
         FindingKind.ECC_CORRECTED,
@@ -160,9 +160,9 @@ def _finding_events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at:
     """Yields an event for each new finding; yields nothing if either snapshot has no health report."""
     if not (before.HasField("health") and after.HasField("health")) or before.health == after.health:
         return
-    known = {finding.identity for finding in _findings(before)}
+    identities_before = {finding.identity for finding in _findings(before)}
     for finding in _findings(after):
-        if finding.identity not in known and finding.kind not in _TOLD_AS_FACTS:
+        if finding.identity not in identities_before and finding.kind not in _FACT_KINDS:
             indices = finding.device_indices
             place = f"ND {ranges_text(indices)}: " if indices and finding.pid is None else ""
             text = escape_controls(f"{place}{finding.reason}"[:_LONGEST_TEXT])

@@ -92,8 +92,8 @@ def _intern_pids(pids: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _memory_bytes(core: neuron_pb2.NeuronCore | None) -> float:
-    known = core.memory.ListFields() if core else ()
-    return sum(size for _, size in known) if known else nan
+    fields = core.memory.ListFields() if core else ()
+    return sum(size for _, size in fields) if fields else nan
 
 
 class Downsampler(Protocol):
@@ -104,7 +104,7 @@ class Downsampler(Protocol):
     def add(self, sample: HostSample) -> None:
         """Adds a sample to its time step."""
 
-    def forget(self, first: int) -> None:
+    def drop_before(self, first: int) -> None:
         """Removes the time steps numbered below `first`."""
 
 
@@ -159,7 +159,7 @@ class Samples:
         for gathering in self._gathered.values() if self._samples else ():
             # The first remaining time step may have lost some of its samples, so it is rebuilt.
             first = int(first_at // gathering.step_seconds) + 1
-            gathering.forget(first)
+            gathering.drop_before(first)
             for sample in self.between(first_at, first * gathering.step_seconds, len(self._samples)):
                 gathering.add(sample)
 
@@ -247,10 +247,10 @@ class TimeAxis:
         first = (self.last + 1) * per_cell - parts
         found: list[int | None] = [None] * parts
         before = first - 1
-        known = self.samples.between(self.begins_seconds, float("inf"), self.count)
+        samples = self.samples.between(self.begins_seconds, float("inf"), self.count)
         gap_ends = {end for _, end in self.samples.gaps(self.begins_seconds)}
-        has_earlier = self.count > len(known)
-        for sample in known:
+        has_earlier = self.count > len(samples)
+        for sample in samples:
             number = int(sample.at_seconds // step_seconds)
             part = number - first
             if part >= parts:

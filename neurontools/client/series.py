@@ -59,16 +59,16 @@ class Series:
         values = tuple(
             None if step is None else step.highest if quantity.is_level else step.total / step.count for step in shown
         )
-        latest = quantity.of(self._samples[self._count - 1]) if self._count else None
-        known = [found[number] for number in {number for number in numbers if number is not None} if number in found]
-        if not known:
+        latest = quantity.read(self._samples[self._count - 1]) if self._count else None
+        samples = [found[number] for number in {number for number in numbers if number is not None} if number in found]
+        if not samples:
             return Curve(values, latest, None, None, None)
         return Curve(
             values,
             latest,
-            min(step.lowest for step in known),
-            sum(step.total for step in known) / sum(step.count for step in known),
-            max(step.highest for step in known),
+            min(step.lowest for step in samples),
+            sum(step.total for step in samples) / sum(step.count for step in samples),
+            max(step.highest for step in samples),
         )
 
     def core_steps(self, axis: TimeAxis) -> list[CoreStep | None]:
@@ -119,7 +119,7 @@ class QuantityStep:
     lowest: float
     highest: float
 
-    def take(self, value: float) -> None:
+    def add(self, value: float) -> None:
         """Adds a value to the step."""
         self.total += value
         self.count += 1
@@ -139,7 +139,7 @@ class QuantityDownsampler:
 
     def add(self, sample: HostSample) -> None:
         """Adds the quantity's value in a sample to its time step. Samples may come in any order."""
-        value = self._quantity.of(sample)
+        value = self._quantity.read(sample)
         if value is None:
             return
         number = int(sample.at_seconds // self.step_seconds)
@@ -147,9 +147,9 @@ class QuantityDownsampler:
         if step is None:
             self.steps[number] = QuantityStep(value, 1, value, value)
         else:
-            step.take(value)
+            step.add(value)
 
-    def forget(self, first: int) -> None:
+    def drop_before(self, first: int) -> None:
         """Removes the time steps numbered below `first`."""
         _forget(self.steps, first)
 
@@ -191,7 +191,7 @@ class CoreDownsampler:
                     step.counts[index] += 1
                     step.means[index] = mean + (value - mean) / step.counts[index]
 
-    def forget(self, first: int) -> None:
+    def drop_before(self, first: int) -> None:
         """Removes the time steps numbered below `first`."""
         _forget(self.steps, first)
 
@@ -215,7 +215,7 @@ class HostQuantity:
     core_count: int = 0
     pid: int | None = None
 
-    def of(self, sample: HostSample) -> float | None:
+    def read(self, sample: HostSample) -> float | None:
         """Returns the value of the quantity in a sample; None means unknown."""
         return _READ[self.name](self, sample)
 
@@ -259,25 +259,25 @@ def _select_values(quantity: HostQuantity, sample: HostSample, values: Sequence[
 
 
 def _mean_utilization(quantity: HostQuantity, sample: HostSample) -> float | None:
-    known = _select_values(quantity, sample, sample.utilization_ratio)
-    return sum(known) / len(known) if known else None
+    ratios = _select_values(quantity, sample, sample.utilization_ratio)
+    return sum(ratios) / len(ratios) if ratios else None
 
 
 def _sum_of_memory(quantity: HostQuantity, sample: HostSample) -> float | None:
-    known = _select_values(quantity, sample, sample.memory_bytes)
-    return sum(known) if known else None
+    sizes = _select_values(quantity, sample, sample.memory_bytes)
+    return sum(sizes) if sizes else None
 
 
 def _sum_of_flops(quantity: HostQuantity, sample: HostSample) -> float | None:
-    known = _select_values(quantity, sample, sample.flops_per_second)
-    return sum(known) if known else None
+    rates = _select_values(quantity, sample, sample.flops_per_second)
+    return sum(rates) if rates else None
 
 
 def _executions(quantity: HostQuantity, sample: HostSample) -> float | None:
     if quantity.pid is not None:
         return _process_value(quantity.pid, sample, sample.executions_per_second)
-    known = [value for value in sample.executions_per_second if value == value]
-    return sum(known) if known else None
+    rates = [value for value in sample.executions_per_second if value == value]
+    return sum(rates) if rates else None
 
 
 def _latency_p99(quantity: HostQuantity, sample: HostSample) -> float | None:

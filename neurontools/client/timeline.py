@@ -67,9 +67,9 @@ class HostTimeline:
             return 0
         low = bisect_left(self.moments, min(given), key=_at)
         high = bisect_right(self.moments, max(given), key=_at)
-        known = {moment.at_seconds: moment for moment in self.moments[low:high]}
-        new = [moment for at_seconds, moment in given.items() if at_seconds not in known]
-        self.moments[low:high] = sorted({**known, **given}.values(), key=_at)
+        moments_by_time = {moment.at_seconds: moment for moment in self.moments[low:high]}
+        new = [moment for at_seconds, moment in given.items() if at_seconds not in moments_by_time]
+        self.moments[low:high] = sorted({**moments_by_time, **given}.values(), key=_at)
         self._samples.insert([moment.sample for moment in new])
         self._eventful = [moment for moment in self.moments if moment.events]
         self._bytes += sum(moment.size_bytes for moment in new)
@@ -201,7 +201,7 @@ class MomentBuilder:
         """
         snapshot = _parse(message)
         before = self.latest
-        at_seconds = self._time.place(snapshot) if _has_time(snapshot) else None
+        at_seconds = self._time.timeline_seconds(snapshot) if _has_time(snapshot) else None
         if at_seconds is None:
             return None
         self.latest = snapshot
@@ -298,7 +298,7 @@ class HostClock:
         self._last: tuple[tuple[float, int], float, int] | None = None
         self._begun_seconds = 0.0  # the timeline minus CLOCK_MONOTONIC; grows with each reboot of the host
 
-    def place(self, snapshot: neuron_pb2.Snapshot) -> float | None:
+    def timeline_seconds(self, snapshot: neuron_pb2.Snapshot) -> float | None:
         """Returns the time of a snapshot in the timeline, in seconds; None if it is not newer than the last one."""
         at_seconds, at_unix_seconds = snapshot.taken_at_seconds, snapshot.taken_at_unix_seconds
         if self._last is not None:

@@ -57,7 +57,7 @@ class DeviceDirectory:
             self._layouts.append(FileLocator())
         return self._layouts[0]
 
-    def place(self, path: str) -> str:
+    def file_path(self, path: str) -> str:
         """Returns the full path of a device file.
 
         If `path` doesn't exist, searches the device's directory for a file of that name.
@@ -65,7 +65,7 @@ class DeviceDirectory:
         usual = f"{self.path}/{path}"
         if os.path.lexists(usual):
             return usual
-        found = self.layouts.found(self.path).device.get(path)
+        found = self.layouts.search(self.path).device.get(path)
         return usual if found is None else f"{self.path}/{found}"
 
     def core_numbers(self) -> list[int]:
@@ -116,18 +116,18 @@ def list_device_directories(roots: Roots) -> list[DeviceDirectory]:
 class DeviceShare:
     """The devices that this container or host may use.
 
-    `given` has the indices of the devices that a container may use; it is empty if the container has all devices.
+    `allowed_indices` has the indices of the devices that a container may use; empty if it has all devices.
     `foreign_count` is the number of devices that the driver shows but this container may not use. `fileless` has the
     driver indices of the host's devices that have no device file.
     """
 
-    __slots__ = ("fileless", "foreign_count", "given")
+    __slots__ = ("allowed_indices", "fileless", "foreign_count")
 
     def __init__(self, roots: Roots, directories: list[DeviceDirectory]) -> None:
         found = list_numbered(roots.devices, _DEVICE, MAX_DEVICES) or list_numbered(
             roots.device_class, _DEVICE, MAX_DEVICES
         )
-        self.given: set[int] = set()
+        self.allowed_indices: set[int] = set()
         self.fileless: set[int] = set()
         self.foreign_count = len(found) - len(directories)
         if self.foreign_count <= 0:
@@ -137,7 +137,7 @@ class DeviceShare:
             self.fileless = found.keys() - {directory.driver_index for directory in directories}
         else:
             # Includes device files without a sysfs directory: those devices are expected but missing.
-            self.given = set(_nodes(roots))
+            self.allowed_indices = set(_nodes(roots))
 
 
 def _has_all_files(roots: Roots) -> bool:
@@ -209,31 +209,31 @@ def read_placements(
     a copy of the tree, takes all values from the catalog and marks them as inferred.
     """
     present = _addresses(roots, family)
-    made: dict[int, DevicePlacement] = {}
+    placements: dict[int, DevicePlacement] = {}
     for position, index in enumerate(driver_indices):
         facts = instance_type.devices[index] if instance_type and index < instance_type.device_count else None
-        known = facts.bdf.value if facts else None
-        if known in present:
-            made[index] = _read(roots, known, certain=facts is not None and facts.bdf.certain)
-        elif known is None and len(present) == len(driver_indices):
-            made[index] = _read(roots, present[position], certain=len(present) == 1)
+        bdf = facts.bdf.value if facts else None
+        if bdf in present:
+            placements[index] = _read(roots, bdf, certain=facts is not None and facts.bdf.certain)
+        elif bdf is None and len(present) == len(driver_indices):
+            placements[index] = _read(roots, present[position], certain=len(present) == 1)
         elif facts is not None and not present:
             values = (facts.bdf.value, facts.cpu_affinity.value, facts.numa_node.value)
             inferred = tuple(name for name, value in zip(_FIELDS, values, strict=True) if value is not None)
-            made[index] = DevicePlacement(*values, inferred)
+            placements[index] = DevicePlacement(*values, inferred)
         else:
-            made[index] = DevicePlacement(None, None, None, ())
-    return made
+            placements[index] = DevicePlacement(None, None, None, ())
+    return placements
 
 
 def _read(roots: Roots, bdf: str, *, certain: bool) -> DevicePlacement:
     directory = f"{roots.pci_devices}/{bdf}"
-    cpu_affinity = _plain(read_text(f"{directory}/local_cpulist"))
-    numa_node = _plain(read_text(f"{directory}/numa_node", 32))
+    cpu_affinity = _number_or_cpu_list(read_text(f"{directory}/local_cpulist"))
+    numa_node = _number_or_cpu_list(read_text(f"{directory}/numa_node", 32))
     return DevicePlacement(bdf, cpu_affinity, numa_node, () if certain else _FIELDS)
 
 
-def _plain(text: str | None) -> str | None:
+def _number_or_cpu_list(text: str | None) -> str | None:
     """Returns the text if it is a number or a CPU list such as 0-3,8, otherwise None."""
     return text if text and all(character in "0123456789-," for character in text) else None
 
@@ -245,7 +245,7 @@ def _addresses(roots: Roots, family: DeviceFamily) -> list[str]:
     except OSError:
         return []
     vendor = f"0x{family.pci.vendor_id}"
-    wanted = {f"0x{device_id}" for device_id in family.pci.device_ids}
+    neuron_ids = {f"0x{device_id}" for device_id in family.pci.device_ids}
     return [
         name
         for name in names
@@ -253,7 +253,7 @@ def _addresses(roots: Roots, family: DeviceFamily) -> list[str]:
         and name.isascii()
         and name.isprintable()
         and read_text(f"{roots.pci_devices}/{name}/vendor", 16) == vendor
-        and read_text(f"{roots.pci_devices}/{name}/device", 16) in wanted
+        and read_text(f"{roots.pci_devices}/{name}/device", 16) in neuron_ids
     ]
 
 
@@ -298,7 +298,7 @@ def detect_architecture(roots: Roots, directories: list[DeviceDirectory]) -> Hos
         return HostArchitecture(family, product, named, inferred=False)
     if product.startswith(family.sysfs.instance_type.lower()):  # the catalog lacks this size of the family
         return HostArchitecture(family, excerpt(product, 64), None, inferred=False)
-    fitting = _fitting(family, len(directories))
+    fitting = _matching_instance_types(family, len(directories))
     # The first instance type in `fitting` supplies the facts of the devices: these types differ only in their networks.
     name = fitting[0].name if len(fitting) == 1 else family.sysfs.instance_type.lower()
     return HostArchitecture(family, name, fitting[0] if fitting else None, inferred=True)
@@ -309,9 +309,9 @@ _Strings = tuple[str | None, str | None, str | None]
 
 def _strings(directory: DeviceDirectory) -> _Strings:
     return (
-        read_text(directory.place(INSTANCE_TYPE), 64),
-        read_text(directory.place(DEVICE_NAME), 64),
-        read_text(directory.place(ARCH_TYPE), 64),
+        read_text(directory.file_path(INSTANCE_TYPE), 64),
+        read_text(directory.file_path(DEVICE_NAME), 64),
+        read_text(directory.file_path(ARCH_TYPE), 64),
     )
 
 
@@ -356,7 +356,7 @@ def _catalog_entry(product: str) -> InstanceType | None:
     return None
 
 
-def _fitting(family: DeviceFamily, device_count: int) -> list[InstanceType]:
+def _matching_instance_types(family: DeviceFamily, device_count: int) -> list[InstanceType]:
     """Returns the instance types that have this family and this number of devices."""
     prefix = family.sysfs.instance_type.lower()
     types = [catalog.load(name) for name in catalog.names() if name.startswith(prefix)]

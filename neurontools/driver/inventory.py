@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from neurontools.catalog.facts import UltraServer, is_server_id, known_value, ultraserver_node
+from neurontools.catalog.facts import UltraServer, is_server_id, required_value, ultraserver_node
 from neurontools.driver.devices import (
     MAX_DEVICES,
     DeviceDirectory,
@@ -136,7 +136,7 @@ class Inventory:
     def _check_cores(self, directory: DeviceDirectory) -> None:
         expected = self.instance.physical_cores_per_device
         try:
-            count = parse_count(read_bytes(directory.place(CORE_COUNT), 32))
+            count = parse_count(read_bytes(directory.file_path(CORE_COUNT), 32))
         except OSError:  # only root may read core_count before driver 2.28
             count = None
         found = len(directory.core_numbers()) if count is None else count
@@ -148,7 +148,7 @@ class Inventory:
     def _links(self, directory: DeviceDirectory) -> tuple[tuple[int, ...], bool]:
         """Returns the neighbours of a device, and whether they come from the catalog instead of the driver."""
         try:
-            raw = read_bytes(directory.place(CONNECTED_DEVICES), 256)
+            raw = read_bytes(directory.file_path(CONNECTED_DEVICES), 256)
             # If the driver can't fit the neighbours into the file, the file is empty and has no newline.
             links = tuple(int(part) for part in raw.decode("ascii").split(",") if part.strip())
             if raw and all(0 <= link < MAX_DEVICES for link in links):
@@ -202,7 +202,7 @@ def _instance(
     inferred = [name for name, fact in facts.items() if fact.value is not None and not fact.certain]
     tag = read_text(f"{roots.dmi}/board_asset_tag", 64) or ""
     share = DeviceShare(roots, directories)
-    expected = share.given or {*range(kind.device_count if kind else 0), *share.fileless}
+    expected = share.allowed_indices or {*range(kind.device_count if kind else 0), *share.fileless}
     if architecture.name_is_inferred:
         inferred.append("instance_type")
     if not family.device_memory_bytes.certain:
@@ -214,7 +214,7 @@ def _instance(
         physical_cores_per_device=family.physical_cores_per_device,
         logical_neuroncore_config=effective,
         logical_neuroncore_configs=family.lnc_supported,
-        device_memory_bytes=known_value(family.device_memory_bytes),
+        device_memory_bytes=required_value(family.device_memory_bytes),
         hbm_stack_bytes=family.hbm_stack_bytes,
         topology=kind.topology.kind.value if kind else "single",
         device_type=facts["device_type"].value,
@@ -232,7 +232,7 @@ def _instance(
 
 def _serial_number(directory: DeviceDirectory) -> str | None:
     """Returns the chip's serial number. None if unreadable: the driver's file then has only a newline."""
-    text = read_text(directory.place(SERIAL_NUMBER), 64) or ""
+    text = read_text(directory.file_path(SERIAL_NUMBER), 64) or ""
     return text if _is_hexadecimal(text) else None
 
 

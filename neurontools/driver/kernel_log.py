@@ -65,7 +65,7 @@ class DriverEvent(StrEnum):
 class DriverMessage:
     """An event that the driver logged. `device_index` None means all devices."""
 
-    told: DriverEvent
+    event: DriverEvent
     device_index: int | None = None
 
 
@@ -81,10 +81,10 @@ _FORMS = (
 
 def parse_driver_line(text: str) -> DriverMessage | None:
     """Parses a kernel log text of the driver. Returns None if the text reports no known event."""
-    for form, told in _FORMS:
+    for form, event in _FORMS:
         found = form.search(text)
         if found is not None:
-            return DriverMessage(told, int(found[1]) if form.groups else None)
+            return DriverMessage(event, int(found[1]) if form.groups else None)
     return None
 
 
@@ -127,8 +127,8 @@ class HardwareError:
             ("serial-num", self.serial_number),
             ("action", self.action),
         )
-        told = [f"{key}={value}" for key, value in fields if value is not None]
-        return " ".join((origin, f"{_MARK}={self.name}", *(told or ("affecting Neuron devices",))))
+        parts = [f"{key}={value}" for key, value in fields if value is not None]
+        return " ".join((origin, f"{_MARK}={self.name}", *(parts or ("affecting Neuron devices",))))
 
 
 def parse_hardware_error(text: str) -> HardwareError | None:

@@ -142,7 +142,7 @@ _MAX_TAG_CHARACTERS = 255
 _UNKNOWN_HOST_MEMORY = HostMemory(**{f"{category}_bytes": None for category in HOST_MEMORY_CATEGORIES})
 
 
-class FoundProcess:
+class ObservedProcess:
     """A process that has Neuron devices open. The constructor reads the values that do not change.
 
     A process without the Neuron runtime, such as a monitor, is an observer and holds no cores.
@@ -252,7 +252,7 @@ def user_name(uid: int | None) -> str | None:
         return str(uid)
 
 
-class HeldCores:
+class CoreAttribution:
     """Attributes physical cores to processes.
 
     `cores` maps the PID of each process that uses the runtime to its cores. NEURON_RT_VISIBLE_CORES names them, if the
@@ -262,7 +262,7 @@ class HeldCores:
 
     __slots__ = ("candidates", "cores", "inferred_pids")
 
-    def __init__(self, found: Iterable[tuple[FoundProcess, OpenDevices]], cores_per_device: int, lnc: int) -> None:
+    def __init__(self, found: Iterable[tuple[ObservedProcess, OpenDevices]], cores_per_device: int, lnc: int) -> None:
         self.cores: dict[int, tuple[int, ...]] = {}
         self.inferred_pids: set[int] = set()
         self.candidates: dict[int, tuple[int, ...]] = {}
@@ -285,7 +285,7 @@ class HeldCores:
 
 
 def _named_cores(
-    process: FoundProcess, device_indices: tuple[int, ...], cores_per_device: int, lnc: int
+    process: ObservedProcess, device_indices: tuple[int, ...], cores_per_device: int, lnc: int
 ) -> tuple[int, ...]:
     """Returns the physical cores that the process's environment names, if they are on its open devices."""
     visible = process.visible_cores()

@@ -15,7 +15,7 @@ _CorePlace = tuple[str, str]
 """Path parts before and after the number of the core."""
 
 
-class FoundFiles:
+class FileIndex:
     """Known driver files, found by name in the directory of a device.
 
     `device` and `core` map the usual path to the found path, both relative to the device's directory. `ambiguous` has
@@ -33,16 +33,16 @@ class FoundFiles:
                 continue
             cores = [part for part in above if _is_core(part)]
             if not cores:
-                for wanted in _named(_DEVICE_NAMES, above, name):
-                    device.setdefault(wanted, set()).add(path)
+                for usual_path in _usual_paths(_DEVICE_NAMES, above, name):
+                    device.setdefault(usual_path, set()).add(path)
             elif len(cores) == 1:
-                for wanted in _named(_CORE_NAMES, above, name):
+                for usual_path in _usual_paths(_CORE_NAMES, above, name):
                     before, _, behind = f"/{path}".partition(f"/{cores[0]}/")
-                    core.setdefault(wanted, set()).add((f"{before}/{_CORE}"[1:], f"/{behind}"))
-        self.device = {wanted: min(places) for wanted, places in device.items() if len(places) == 1}
-        self.core = {wanted: min(places) for wanted, places in core.items() if len(places) == 1}
+                    core.setdefault(usual_path, set()).add((f"{before}/{_CORE}"[1:], f"/{behind}"))
+        self.device = {usual_path: min(places) for usual_path, places in device.items() if len(places) == 1}
+        self.core = {usual_path: min(places) for usual_path, places in core.items() if len(places) == 1}
         self.ambiguous = frozenset(
-            wanted for found in (device, core) for wanted, places in found.items() if len(places) > 1
+            usual_path for found in (device, core) for usual_path, places in found.items() if len(places) > 1
         )
 
 
@@ -65,7 +65,7 @@ class FileLocations:
         self.is_cut = False
 
     @property
-    def is_senseless(self) -> bool:
+    def has_no_match(self) -> bool:
         """Whether none of the expected files was found."""
         return bool(self.missing or self.ambiguous) and not (self.device or self.core)
 
@@ -85,57 +85,61 @@ class FileLocations:
 class FileLocator:
     """Finds the paths of moved files. First tries the paths found for other devices. Not thread-safe."""
 
-    __slots__ = ("_found", "_known", "_walk")
+    __slots__ = ("_by_directory", "_searched", "_walk")
 
     def __init__(self) -> None:
         self._walk = BoundedWalk(MAX_ENTRIES)
-        self._known: list[FoundFiles] = []
-        self._found: dict[str, FoundFiles] = {}
+        self._searched: list[FileIndex] = []
+        self._by_directory: dict[str, FileIndex] = {}
 
-    def places(
+    def locate(
         self, directory: str, cores: list[int], device_files: list[str], core_files: list[str], version: tuple[int, ...]
     ) -> FileLocations:
         """Returns the paths of these files for a device with these physical cores and this driver version."""
-        made = FileLocations()
-        made.device = {path: path_in_version(path, version) for path in device_files}
-        made.core = {path: (_CORE, f"/{path_in_version(path, version)}") for path in core_files}
-        lost = [path for path, place in made.device.items() if not _is_there(directory, place)]
-        lost_of_cores = [path for path, place in made.core.items() if not _is_core_file_there(directory, place, cores)]
+        locations = FileLocations()
+        locations.device = {path: path_in_version(path, version) for path in device_files}
+        locations.core = {path: (_CORE, f"/{path_in_version(path, version)}") for path in core_files}
+        lost = [path for path, place in locations.device.items() if not _is_there(directory, place)]
+        lost_of_cores = [
+            path for path, place in locations.core.items() if not _is_core_file_there(directory, place, cores)
+        ]
         if not lost and not lost_of_cores:
-            return made
-        found = self._learnt(directory, cores, lost, lost_of_cores) or self.found(directory)
-        gone: list[str] = []
+            return locations
+        found = self._reused_index(directory, cores, lost, lost_of_cores) or self.search(directory)
+        missing: list[str] = []
         for path in lost:
             place = found.device.get(path)
             if place is None:
-                gone.append(path)
-                del made.device[path]
+                missing.append(path)
+                del locations.device[path]
             else:
-                made.device[path] = made.moved[path] = place
+                locations.device[path] = locations.moved[path] = place
         for path in lost_of_cores:
             place_of_core = found.core.get(path)
             if place_of_core is None:
-                gone.append(path)
-                del made.core[path]
-            elif place_of_core != made.core[path]:  # else the file has not moved: only the first core lacks it
-                made.core[path] = place_of_core
-                made.moved[path] = f"{place_of_core[0]}*{place_of_core[1]}"
-        made.ambiguous = tuple(path for path in gone if path in found.ambiguous)
-        made.missing = tuple(path for path in gone if path not in found.ambiguous)
-        made.is_cut = self._walk.is_cut and bool(gone)
-        return made
+                missing.append(path)
+                del locations.core[path]
+            elif place_of_core != locations.core[path]:  # else the file has not moved: only the first core lacks it
+                locations.core[path] = place_of_core
+                locations.moved[path] = f"{place_of_core[0]}*{place_of_core[1]}"
+        locations.ambiguous = tuple(path for path in missing if path in found.ambiguous)
+        locations.missing = tuple(path for path in missing if path not in found.ambiguous)
+        locations.is_cut = self._walk.is_cut and bool(missing)
+        return locations
 
-    def found(self, directory: str) -> FoundFiles:
+    def search(self, directory: str) -> FileIndex:
         """Returns the known files below the directory of a device. Searches each directory once."""
-        files = self._found.get(directory)
+        files = self._by_directory.get(directory)
         if files is None:
-            files = self._found[directory] = FoundFiles(self._walk.files(directory))
-            self._known.append(files)
+            files = self._by_directory[directory] = FileIndex(self._walk.files(directory))
+            self._searched.append(files)
         return files
 
-    def _learnt(self, directory: str, cores: list[int], lost: list[str], lost_of_cores: list[str]) -> FoundFiles | None:
+    def _reused_index(
+        self, directory: str, cores: list[int], lost: list[str], lost_of_cores: list[str]
+    ) -> FileIndex | None:
         """Returns the files found for another device, if the files that this device lacks are at the same paths."""
-        for files in self._known:
+        for files in self._searched:
             if all(path in files.device and _is_there(directory, files.device[path]) for path in lost) and all(
                 path in files.core and _is_core_file_there(directory, files.core[path], cores) for path in lost_of_cores
             ):
@@ -169,7 +173,7 @@ def _name_of(path: str) -> tuple[str, _Tail]:
     return scope, tail
 
 
-def _names(table: tuple[SysfsFile, ...]) -> dict[_Tail, list[tuple[str, str]]]:
+def _paths_by_tail(table: tuple[SysfsFile, ...]) -> dict[_Tail, list[tuple[str, str]]]:
     names: dict[_Tail, list[tuple[str, str]]] = {}
     for file in table:
         scope, tail = _name_of(file.path)
@@ -177,10 +181,10 @@ def _names(table: tuple[SysfsFile, ...]) -> dict[_Tail, list[tuple[str, str]]]:
     return names
 
 
-_DEVICE_NAMES, _CORE_NAMES = _names(DEVICE_FILES), _names(CORE_FILES)
+_DEVICE_NAMES, _CORE_NAMES = _paths_by_tail(DEVICE_FILES), _paths_by_tail(CORE_FILES)
 
 
-def _named(names: dict[_Tail, list[tuple[str, str]]], above: list[str], name: str) -> list[str]:
+def _usual_paths(names: dict[_Tail, list[tuple[str, str]]], above: list[str], name: str) -> list[str]:
     """Returns the usual paths of the known files that have this name and are below these directories."""
     tails: tuple[_Tail, ...] = ((name,),) if name not in _VALUES else ((above[-1], name),) if above else ()
     return [path for tail in tails for scope, path in names.get(tail, ()) if not scope or scope in above]
@@ -209,14 +213,14 @@ class BoundedWalk:
         for _ in range(MAX_DEPTH):
             below: list[str] = []
             for prefix in level:
-                self._look(directory, prefix, found, below)
+                self._list_directory(directory, prefix, found, below)
             if not below:
                 return found
             level = below
         self.is_cut = True
         return found
 
-    def _look(self, directory: str, prefix: str, files: list[str], directories: list[str]) -> None:
+    def _list_directory(self, directory: str, prefix: str, files: list[str], directories: list[str]) -> None:
         most = min(MAX_ENTRIES_PER_DIRECTORY, self._left_of_this)
         try:
             with os.scandir(f"{directory}/{prefix}") as entries:

@@ -356,13 +356,13 @@ def export_counters(
 ) -> dict[str, ExportedCounter]:
     """Writes the counters that `files` contains and returns them by directory. `initial` has their start values."""
     modes = {file.path: file.mode for file in files}
-    made = {}
+    counters = {}
     for path, mode in modes.items():
         at, _, value = path.rpartition("/")
         if value == "total":
             total = (initial or {}).get(at, 0)
-            made[at] = ExportedCounter(writer, f"{directory}/{at}", total, mode, has_peak=f"{at}/peak" in modes)
-    return made
+            counters[at] = ExportedCounter(writer, f"{directory}/{at}", total, mode, has_peak=f"{at}/peak" in modes)
+    return counters
 
 
 class ExportedCore:

@@ -34,12 +34,12 @@ class TreeWriter:
         self.directory = str(Path(directory).absolute())
         self._texts: dict[str, str] = {}
         self._links: dict[str, str] = {}
-        self._made_above: list[str] = []
+        self._created_parents: list[str] = []
         self._below: dict[str, dict[str, None]] = {"": {}}  # maps each created directory to its entries
         self._root: Directory | None = None
         self._marker = -1
         try:
-            with _told(directory):
+            with _user_errors(directory):
                 self._claim()
         except UserError:
             self.close()
@@ -102,10 +102,10 @@ class TreeWriter:
                 self._marker = -1
             self._root.close()
             self._root = None
-        for directory in self._made_above:
+        for directory in self._created_parents:
             with contextlib.suppress(OSError):
                 os.rmdir(directory)  # noqa: PTH106
-        self._made_above = []
+        self._created_parents = []
 
     @property
     def _open_root(self) -> int:
@@ -117,7 +117,7 @@ class TreeWriter:
         _refuse_forbidden(self.directory)
         missing = _missing(self.directory)
         root = self._root = Directory.open(self.directory, make_mode=0o755)
-        self._made_above = missing
+        self._created_parents = missing
         entries = _usable_entries(root)
         marker = root.open_lock(_MARKER)
         try:
@@ -133,7 +133,7 @@ class TreeWriter:
         os.ftruncate(marker, 0)
         os.write(marker, _MARKER_TEXT)
         if entries and not missing:  # a killed process left this tree: `close` may remove the directory too
-            self._made_above = [self.directory]
+            self._created_parents = [self.directory]
         for entry in entries - {_MARKER}:
             _remove_left_behind(root, entry)
 
@@ -155,12 +155,12 @@ def check_directory(directory: str) -> None:
     """
     _refuse_forbidden(directory)
     if os.path.lexists(directory):
-        with _told(directory), Directory.open(directory) as root:
+        with _user_errors(directory), Directory.open(directory) as root:
             _usable_entries(root)
 
 
 @contextlib.contextmanager
-def _told(directory: str) -> Iterator[None]:
+def _user_errors(directory: str) -> Iterator[None]:
     """Context manager that converts OSError to UserError."""
     try:
         yield
@@ -191,7 +191,7 @@ def _usable_entries(root: Directory) -> set[str]:
             f"other users may change the directory {root.path}; give one that only you may write to",
             EXIT_USAGE,
         )
-    entries = set(root.names())
+    entries = set(root.entry_names())
     if entries and _MARKER not in entries:
         raise UserError(
             f"{root.path} is not empty and holds no exported tree; give an empty or new directory", EXIT_USAGE

@@ -102,8 +102,8 @@ class CountedRun:
     def fixed_bytes(self) -> int | None:
         """HBM of weights, gradients and optimizer state, which the batch size doesn't change; None if unknown."""
         parts = (self.weight_bytes, self.gradient_bytes, self.optimizer_state_bytes)
-        known = [part for part in parts if part is not None]
-        return sum(known) if len(known) == len(parts) else None
+        sizes = [part for part in parts if part is not None]
+        return sum(sizes) if len(sizes) == len(parts) else None
 
 
 def _number(document: Mapping[str, Any], name: str) -> float:

@@ -363,16 +363,16 @@ def _nan(facts: RunFacts) -> Advice | None:
 def _idle_cores(facts: RunFacts) -> Advice | None:
     """Applies if any NeuronCore that the process holds executed nothing."""
     idle = int(facts.counter("cores_without_work"))
-    held = len(facts.rank.get("cores") or ())
-    if not idle or not held:
+    core_count = len(facts.rank.get("cores") or ())
+    if not idle or not core_count:
         return None
     return Advice(
         rule="idle-cores",
         truth=Truth.SCRIPT,
-        measured=f"{idle} of {held} NeuronCores were held and computed nothing",
+        measured=f"{idle} of {core_count} NeuronCores were held and computed nothing",
         place=None,
-        fix=f"NEURON_RT_NUM_CORES={held - idle}, or one worker per core: neuron-run -n {held}",
-        effect=f"up to {held / (held - idle):.1f} times the samples/s, or cores for other jobs",
+        fix=f"NEURON_RT_NUM_CORES={core_count - idle}, or one worker per core: neuron-run -n {core_count}",
+        effect=f"up to {core_count / (core_count - idle):.1f} times the samples/s, or cores for other jobs",
         effect_is=EffectBasis.COUNTED,
         source="the executions of this run",
         lost_ratio=0.4,

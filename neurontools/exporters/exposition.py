@@ -109,10 +109,10 @@ class Exposition:
         write = _openmetrics_family if self._openmetrics else _text_family
         written: dict[FamilyDefinition, tuple[MetricFamily, CompressedPart]] = {}
         for family in families if self._openmetrics else _separate_created(families):
-            known = self._written.get(family.definition)
-            if known is None or known[0] != family:
-                known = (family, CompressedPart(write(family).encode()))
-            written[family.definition] = known
+            entry = self._written.get(family.definition)
+            if entry is None or entry[0] != family:
+                entry = (family, CompressedPart(write(family).encode()))
+            written[family.definition] = entry
         self._written = written
         parts = [part for _, part in written.values() if part.content]
         return CompressibleDocument([*parts, _END] if self._openmetrics else parts)
@@ -170,7 +170,7 @@ def _number_text(value: float) -> str:
     return "NaN" if math.isnan(value) else "-Inf" if value == -math.inf else "+Inf"
 
 
-def wants_openmetrics(accept: str) -> bool:
+def accepts_openmetrics(accept: str) -> bool:
     """Whether an HTTP Accept header requests OpenMetrics 1.0."""
     return any(_is_openmetrics(part) for part in accept.split(","))
 
@@ -260,7 +260,7 @@ def metrics_page(exporter: Exporter) -> Handler:
     """Returns an HTTP handler that serves the metrics of an exporter; the Accept header selects the format."""
 
     def page(request: HttpRequest) -> HttpResponse:
-        openmetrics = wants_openmetrics(request.header("accept"))
+        openmetrics = accepts_openmetrics(request.header("accept"))
         kind = OPENMETRICS_CONTENT_TYPE if openmetrics else TEXT_CONTENT_TYPE
         return HttpResponse(exporter.text(openmetrics=openmetrics), kind, headers=(("Vary", "Accept"),))
 

@@ -105,9 +105,9 @@ def _finding_families(snapshot: Snapshot, health_state: Health, label: LabelText
     of_host, of_finding = label.named("finding"), label.named(*_FINDING)
     gravest = health_state.findings[0] if health_state.findings else None
     severity = gravest.severity if gravest is not None else Severity.OK
-    is_known = severity > Severity.NOTICE or not health_state.unknown_device_indices
+    is_certain = severity > Severity.NOTICE or not health_state.unknown_device_indices
     kind = gravest.kind if gravest is not None else ""
-    yield MetricFamily(HEALTH, [(of_host(kind), int(severity))] if is_known else [])
+    yield MetricFamily(HEALTH, [(of_host(kind), int(severity))] if is_certain else [])
     found = [
         (
             of_finding(
@@ -144,14 +144,14 @@ def _driver_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFa
         readings = [_read_errors(core.status) for core in group.cores if core.status is not None]
         if readings:
             for text, each in zip(rows(group.index, group.device_index), zip(*readings, strict=True), strict=True):
-                known = [count for count in each if count is not None]
-                errors += [(text, sum(known))] if known else []
+                counts = [count for count in each if count is not None]
+                errors += [(text, sum(counts))] if counts else []
         for core in group.cores:
             if core.reset_requests_total is not None and core.reset_failures_total is not None:
-                asked, failed = resets.get(core.device_index, (0, 0))
+                requested, failed = resets.get(core.device_index, (0, 0))
                 # The driver counts a reset of a device on each of its cores, so the highest count is the device's.
                 resets[core.device_index] = (
-                    max(asked, core.reset_requests_total),
+                    max(requested, core.reset_requests_total),
                     max(failed, core.reset_failures_total),
                 )
     reset_rows = label.rows(_DEVICE, "outcome", last=_RESETS)

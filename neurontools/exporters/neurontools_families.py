@@ -170,7 +170,7 @@ def _core_families(snapshot: Snapshot, peak_flops_per_core: float | None, label:
     memory_rows = label.rows(*_CORE_LABELS, "category", last=_CATEGORY_NAMES)
     for group in logical_cores(snapshot):
         text = of_core(group.index, group.device_index)
-        held, is_free = bool(group.owner_pids), group.is_free
+        has_owner, is_free = bool(group.owner_pids), group.is_free
         if is_free is not None:
             samples[CORE_HELD].append((text, int(not is_free)))
         utilization, flops = group.utilization_ratio, group.flops_per_second
@@ -183,7 +183,7 @@ def _core_families(snapshot: Snapshot, peak_flops_per_core: float | None, label:
                 samples[CORE_MFU].append((of_mfu(group.index, group.device_index, catalog.PEAK_DTYPE), mfu_ratio))
         _add_memory(samples[CORE_MEMORY], group, memory_rows(group.index, group.device_index))
         _add_counters(samples, group, text)
-        if held:
+        if has_owner:
             last = [c.last_execution_at_unix_seconds for c in group.cores if c.last_execution_at_unix_seconds]
             if last:
                 samples[CORE_SINCE].append((text, max(0.0, now - max(last))))
@@ -255,17 +255,17 @@ def _owner_samples(snapshot: Snapshot, label: LabelTexts) -> tuple[list[Sample],
 
 def _owner_values(process: Process) -> tuple[str | int, ...]:
     """Returns the label values for _OWNER; a value that the process lacks is ""."""
-    of = process.attribution
-    if of is None:
+    attribution = process.attribution
+    if attribution is None:
         return (process.pid, process.user or "", process.tag, "", "", "", "")
     return (
         process.pid,
         process.user or "",
         process.tag,
-        of.pod_name or "",
-        of.pod_namespace or "",
-        of.container_name or (of.container_id or "")[:12],
-        of.slurm_job_id or "",
+        attribution.pod_name or "",
+        attribution.pod_namespace or "",
+        attribution.container_name or (attribution.container_id or "")[:12],
+        attribution.slurm_job_id or "",
     )
 
 
@@ -335,13 +335,13 @@ _PROCESS_FAMILIES = (
 
 
 def _identity_values(process: Process) -> tuple[str | int, ...]:
-    of = process.attribution
+    attribution = process.attribution
     return (
         "" if process.uid is None else process.uid,
         truncate(process.command or "", _MAX_COMMAND_CHARACTERS),
         process.runtime_version or "",
         "true" if process.synthetic else "false",
-        (of.container_id if of else None) or "",
+        (attribution.container_id if attribution else None) or "",
     )
 
 

@@ -165,7 +165,7 @@ class _SliceTrack:
 
 
 class TraceTracks:
-    """Collects the packets of a trace until `take_packets` returns them. Callers identify tracks by keys.
+    """Collects the packets of a trace until `drain_packets` returns them. Callers identify tracks by keys.
 
     Texts must be printable. `slice_count`, `value_count` and `instant_count` count the contents of all packets.
     """
@@ -284,7 +284,7 @@ class TraceTracks:
         self._set_time(at_seconds)
         self.end()
 
-    def take_packets(self) -> bytes:
+    def drain_packets(self) -> bytes:
         """Removes and returns the collected packets."""
         packets = b"".join(self._packets)
         self._packets.clear()
@@ -336,12 +336,12 @@ class HostTrace:
             for rank in job.ranks:
                 self._add_process(rank)
         tracks.end()
-        return tracks.take_packets()
+        return tracks.drain_packets()
 
     def end(self) -> bytes:
         """Ends the trace and returns its last packets. The last values end one interval after the last snapshot."""
         self._end_all_tracks()
-        return self.tracks.take_packets()
+        return self.tracks.drain_packets()
 
     def _end_all_tracks(self) -> None:
         if self._last_seconds is not None:
@@ -435,8 +435,8 @@ class HostTrace:
         track = tracks.process(
             key, process.pid, _script_name(process), escape_controls(process.command[:_LONGEST_COMMAND])
         )
-        held = ranges_text(process.neuroncore_indices)
-        text = f"holds NeuronCore{'s' if len(process.neuroncore_indices) > 1 else ''} {held}" if held else "no cores"
+        cores = ranges_text(process.neuroncore_indices)
+        text = f"holds NeuronCore{'s' if len(process.neuroncore_indices) > 1 else ''} {cores}" if cores else "no cores"
         notes = {"tag": escape_controls(process.tag[:_LONGEST_TEXT])}
         if process.job is not None:
             notes["job"] = escape_controls(process.job.name[:_LONGEST_TEXT])
@@ -453,7 +453,7 @@ def _process_values(rank: Rank) -> list[tuple[str, float | None, CounterUnit | s
         ("HBM", sum(sizes) if sizes else None, CounterUnit.BYTES),
         ("host memory", process.host_memory.total_bytes, CounterUnit.BYTES),
         ("resident memory", process.resident_bytes, CounterUnit.BYTES),
-        ("vCPU", _percent(_sum_known(process.vcpu_user_ratio, process.vcpu_system_ratio)), "%"),
+        ("vCPU", _percent(_add_optional(process.vcpu_user_ratio, process.vcpu_system_ratio)), "%"),
         ("executions", process.executions_per_second, "1/s"),
         ("latency p50", None if latency is None else 1e3 * latency.p50_seconds, "ms"),
         ("latency p99", None if latency is None else 1e3 * latency.p99_seconds, "ms"),
@@ -487,5 +487,5 @@ def _percent(ratio: float | None) -> float | None:
     return None if ratio is None else 100.0 * ratio
 
 
-def _sum_known(first: float | None, second: float | None) -> float | None:
+def _add_optional(first: float | None, second: float | None) -> float | None:
     return None if first is None or second is None else first + second

@@ -25,7 +25,7 @@ Reading = tuple[FamilyDefinition, tuple[tuple[str, str], ...], float | None]
 class RecordProblem(NamedTuple):
     """An error in a record. Repeated errors have the same `what`, but their `detail` may vary."""
 
-    what: str
+    description: str
     detail: str
 
 
@@ -59,7 +59,7 @@ class RecordValidator:
             self._add_problem(value, place)
         return None
 
-    def share(self, percent: object, place: str) -> float | None:
+    def ratio(self, percent: object, place: str) -> float | None:
         """Converts a percentage to a ratio."""
         number = self.number(percent, place)
         return None if number is None else number / 100.0
@@ -71,7 +71,7 @@ class RecordValidator:
 def _neuroncore_counters(group: Mapping[str, Any], validator: RecordValidator) -> Iterator[Reading]:
     for index, core in validator.mapping(group.get("neuroncores_in_use"), "neuroncores_in_use").items():
         percent = validator.mapping(core, "neuroncores_in_use").get("neuroncore_utilization")
-        yield known.UTILIZATION, (("neuroncore", index),), validator.share(percent, "neuroncore_utilization")
+        yield known.UTILIZATION, (("neuroncore", index),), validator.ratio(percent, "neuroncore_utilization")
 
 
 def _memory_used(group: Mapping[str, Any], validator: RecordValidator) -> Iterator[Reading]:
@@ -92,7 +92,7 @@ def _memory_used(group: Mapping[str, Any], validator: RecordValidator) -> Iterat
 def _runtime_vcpu_usage(group: Mapping[str, Any], validator: RecordValidator) -> Iterator[Reading]:
     usage = validator.mapping(group.get("vcpu_usage"), "neuron_runtime_vcpu_usage")
     for mode in ("user", "system"):
-        share = validator.share(usage.get(mode), f"neuron_runtime_vcpu_usage.{mode}")
+        share = validator.ratio(usage.get(mode), f"neuron_runtime_vcpu_usage.{mode}")
         yield known.RUNTIME_VCPU, (("usage_type", mode),), share
 
 
@@ -180,17 +180,17 @@ class RecordMetrics:
         items = validator.items(record.get("neuron_runtime_data"), "neuron_runtime_data")
         runtimes = [validator.mapping(item, "neuron_runtime_data") for item in items]
         tags = [str(runtime.get("neuron_runtime_tag", "")) for runtime in runtimes]
-        for gone in (self._gauges.keys() | self._counts.keys()) - {*tags, ""}:
-            self._gauges.pop(gone, None)
-            self._counts.pop(gone, None)
-        seen: set[str] = set()
+        for tag_gone in (self._gauges.keys() | self._counts.keys()) - {*tags, ""}:
+            self._gauges.pop(tag_gone, None)
+            self._counts.pop(tag_gone, None)
+        added_tags: set[str] = set()
         for tag, runtime in zip(tags, runtimes, strict=True):
             if runtime.get("error"):
                 problems.append(RecordProblem(f"runtime {tag}", str(runtime["error"])))
             elif tag:
                 report = validator.mapping(runtime.get("report"), "report")
-                problems += self._add_groups(tag, report, validator, is_first=tag not in seen)
-                seen.add(tag)
+                problems += self._add_groups(tag, report, validator, is_first=tag not in added_tags)
+                added_tags.add(tag)
         system = validator.mapping(record.get("system_data"), "system_data")
         problems += self._add_groups("", system, validator, is_first=True)
         self._add_info(validator.mapping(record.get("neuron_hardware_info"), "neuron_hardware_info"))

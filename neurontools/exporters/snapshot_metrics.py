@@ -59,9 +59,9 @@ class HostErrorTotals:
     def __init__(self, counting_since_unix_seconds: float) -> None:
         self._since = counting_since_unix_seconds
         self._by_pid: dict[int, _ErrorCounts] = {}  # running processes and processes that ended within the last minute
-        self._gone = _NO_ERRORS
+        self._errors_of_ended = _NO_ERRORS
 
-    def observe(self, snapshot: Snapshot) -> None:
+    def add_snapshot(self, snapshot: Snapshot) -> None:
         """Updates the sums with the counts of a snapshot."""
         current: dict[int, _ErrorCounts] = {}
         everybody: list[Process | EndedProcess] = [*snapshot.processes, *snapshot.ended]
@@ -71,12 +71,12 @@ class HostErrorTotals:
             current[process.pid] = counts if counts == before else tuple(map(max, before, counts))
         for pid, counts in self._by_pid.items():
             if pid not in current:
-                self._gone = tuple(map(add, self._gone, counts))
+                self._errors_of_ended = tuple(map(add, self._errors_of_ended, counts))
         self._by_pid = current
 
     def family(self) -> MetricFamily:
         """Returns the metric family with the current sums."""
-        totals = self._gone
+        totals = self._errors_of_ended
         for counts in self._by_pid.values():
             totals = tuple(map(add, totals, counts))
         return MetricFamily(
@@ -111,8 +111,8 @@ class TagTotals:
         """
         self._tags = {tag: _add_snapshot(self._tags.get(tag), list(processes)) for tag, processes in current.items()}
         return {
-            tag: (_sum_counts((known.ended, *known.processes.values())), known.since_unix_seconds)
-            for tag, known in self._tags.items()
+            tag: (_sum_counts((totals.ended, *totals.processes.values())), totals.since_unix_seconds)
+            for tag, totals in self._tags.items()
         }
 
 
@@ -121,8 +121,8 @@ def _add_snapshot(before: _TagCounts | None, current: list[tuple[Process, float,
     since = min(since for _, since, _ in current)
     if before is None:
         return _TagCounts(now, (0,) * len(current[0][2]), since)
-    gone = [counts for key, counts in before.processes.items() if key not in now]
-    return _TagCounts(now, _sum_counts((before.ended, *gone)), min(since, before.since_unix_seconds))
+    ended = [counts for key, counts in before.processes.items() if key not in now]
+    return _TagCounts(now, _sum_counts((before.ended, *ended)), min(since, before.since_unix_seconds))
 
 
 def _process_key(process: Process) -> _ProcessKey:

@@ -22,7 +22,7 @@ class FaultDuration(StrEnum):
 class FaultEffect(StrEnum):
     """Effect of a fault on an execution. Texts complete a sentence that begins with "the execution"."""
 
-    NOTHING = "goes on"
+    NONE = "goes on"
     FAILS = "fails"
     HANGS = "hangs until its time-out, then fails"
     HANGS_IN_COLLECTIVE = "hangs in its next collective until its time-out, then fails"
@@ -71,7 +71,7 @@ class FaultKind:
     name: str
     summary: str
     lasts: FaultDuration
-    effect: FaultEffect = FaultEffect.NOTHING
+    effect: FaultEffect = FaultEffect.NONE
     status: NrtStatus = NrtStatus.SUCCESS
     log: tuple[RuntimeLogLine, ...] = ()
     ecc: tuple[str, ...] = ()
@@ -83,13 +83,13 @@ class FaultKind:
     loses_host: bool = False
     findings: tuple[str, ...] = ()
     amount: FaultAmount | None = None
-    takes_part: bool = False
+    accepts_part: bool = False
     source: str = ""
 
     @property
-    def is_met(self) -> bool:
+    def affects_executions(self) -> bool:
         """Whether the fault affects executions."""
-        return self.effect is not FaultEffect.NOTHING
+        return self.effect is not FaultEffect.NONE
 
     @property
     def outlives_process(self) -> bool:
@@ -303,7 +303,7 @@ _ALL = (
         FaultDuration.CONDITION,
         component="firmware_service_processor",
         findings=("unhealthy_component",),
-        takes_part=True,
+        accepts_part=True,
     ),
     FaultKind(
         "slow-core",

@@ -52,12 +52,12 @@ class FaultRequest:
             raise ImpossibleFault(f"{kind.name}: it affects the whole host; give no device, NeuronCore or process")
         if not kind.loses_host and targets != 1:
             raise ImpossibleFault(f"{kind.name}: give one of a device, a NeuronCore and a process")
-        for value, what in ((self.device_index, "device"), (self.neuroncore_index, "NeuronCore"), (self.pid, "PID")):
+        for value, name in ((self.device_index, "device"), (self.neuroncore_index, "NeuronCore"), (self.pid, "PID")):
             if value is not None and not 0 <= value <= LARGEST_INDEX:
-                raise ImpossibleFault(f"{value} is no {what}")
+                raise ImpossibleFault(f"{value} is no {name}")
         if self.after_executions is not None and self.after_seconds is not None:
             raise ImpossibleFault("after executions and after seconds exclude each other; give one of them")
-        if not kind.is_met and (self.after_executions is not None or self.probability is not None):
+        if not kind.affects_executions and (self.after_executions is not None or self.probability is not None):
             raise ImpossibleFault(f"{kind.name}: no execution meets it; say when by seconds")
         if self.after_executions is not None and not 0 <= self.after_executions <= MOST_EXECUTIONS:
             raise ImpossibleFault(f"{self.after_executions} is no number of executions; give 0 or more")
@@ -80,12 +80,12 @@ class FaultRequest:
             bounds = kind.amount
             is_whole = not bounds.is_whole or (math.isfinite(self.amount) and self.amount == int(self.amount))
             if not (bounds.least <= self.amount <= bounds.most and is_whole):
-                what = "a whole number from" if bounds.is_whole else "from"
+                range_text = "a whole number from" if bounds.is_whole else "from"
                 raise ImpossibleFault(
-                    f"{kind.name}: {self.amount:g} is no amount; give {what} {bounds.least:g} to {bounds.most:g} "
+                    f"{kind.name}: {self.amount:g} is no amount; give {range_text} {bounds.least:g} to {bounds.most:g} "
                     f"({bounds.unit})"
                 )
-        if self.part is not None and not kind.takes_part:
+        if self.part is not None and not kind.accepts_part:
             raise ImpossibleFault(f"{kind.name}: it is about no part of the device; leave the part out")
         if self.part is not None and self.part not in DEVICE_PARTS:
             raise ImpossibleFault(
@@ -97,7 +97,7 @@ class FaultRequest:
         """The definition of the fault kind. Raises ImpossibleFault if the kind is unknown."""
         kind = KINDS.get(self.kind)
         if kind is None:
-            raise ImpossibleFault(f"{excerpt(self.kind, 60)!r} is no kind of fault{_near(self.kind)}")
+            raise ImpossibleFault(f"{excerpt(self.kind, 60)!r} is no kind of fault{_suggestion(self.kind)}")
         return kind
 
     @property
@@ -113,7 +113,7 @@ class FaultRequest:
         return passing or self.after_executions is not None or self.probability is not None
 
 
-def _near(name: str) -> str:
+def _suggestion(name: str) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(name[:60], KINDS, n=1, cutoff=0.5)
@@ -186,8 +186,8 @@ def schedule_faults(plan: FaultPlan, device_counts: Sequence[int]) -> tuple[Plan
 
     `device_counts` has the number of devices of each host. The faults of a host do not depend on the other hosts.
     """
-    told = [each for index, count in enumerate(device_counts) for each in _of_host(plan, index, count)]
-    return tuple(sorted(told, key=lambda each: (each.at_seconds, each.host_index)))
+    planned = [each for index, count in enumerate(device_counts) for each in _of_host(plan, index, count)]
+    return tuple(sorted(planned, key=lambda each: (each.at_seconds, each.host_index)))
 
 
 def _of_host(plan: FaultPlan, host_index: int, device_count: int) -> Iterator[PlannedFault]:
@@ -224,10 +224,10 @@ def parse_plan(text: str) -> FaultPlan:
         written = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidFaultPlan(f"it is no TOML: {escape_controls(str(error) or 'nested too deeply')}") from None
-    known = set(FaultPlan.__slots__)
+    field_names = set(FaultPlan.__slots__)
     for key in written:
-        if key not in known:
-            raise InvalidFaultPlan(f"{_shown(key)} is no key of a plan; there are {', '.join(sorted(known))}")
+        if key not in field_names:
+            raise InvalidFaultPlan(f"{_shown(key)} is no key of a plan; there are {', '.join(sorted(field_names))}")
     seed = written.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST_SEED:
         raise InvalidFaultPlan(f"seed: {_shown(seed)} is no seed; give a whole number from 0")
@@ -236,7 +236,7 @@ def parse_plan(text: str) -> FaultPlan:
         _seconds(written, "duration_seconds") or FaultPlan().duration_seconds,
         _seconds(written, "mean_seconds_between_faults"),
         _seconds(written, "for_seconds"),
-        _mix(written.get("mix")),
+        _parse_mix(written.get("mix")),
     )
 
 
@@ -249,7 +249,7 @@ def _seconds(written: Mapping[str, object], key: str) -> float | None:
     return float(value)
 
 
-def _mix(value: object) -> Mapping[str, float]:
+def _parse_mix(value: object) -> Mapping[str, float]:
     if value is None:
         return DEFAULT_FAULT_MIX
     if not isinstance(value, dict) or not value:
@@ -277,8 +277,8 @@ def describe_fault(fault: InjectedFault) -> str:
 
 def injected_by(fault: InjectedFault) -> str:
     """Returns the UID and PID that injected the fault as text; "" if unknown."""
-    told = (("UID", fault.injected_by_uid), ("PID", fault.injected_by_pid))
-    return ", ".join(f"{name} {number}" for name, number in told if number is not None)
+    ids = (("UID", fault.injected_by_uid), ("PID", fault.injected_by_pid))
+    return ", ".join(f"{name} {number}" for name, number in ids if number is not None)
 
 
 def fault_location(fault: InjectedFault) -> str:

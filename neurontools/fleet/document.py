@@ -174,7 +174,7 @@ def document(
     states: Sequence[HostState],
     now_seconds: float,
     now_unix_seconds: float,
-    troubles: Sequence[str] = (),
+    problems: Sequence[str] = (),
     group_by: str = "",
     *,
     jobs: Sequence[FleetJob],
@@ -189,25 +189,25 @@ def document(
         hosts=tuple(_host(state, now_seconds) for state in states),
         jobs=tuple(map(_fleet_job, jobs)),
         groups=tuple(map(_group, group_hosts(states, group_by))) if group_by else (),
-        troubles=tuple(troubles),
+        troubles=tuple(problems),
     )
 
 
-def document_json(made: FleetDocument, *, indent: int | None = None) -> str:
+def document_json(fleet_document: FleetDocument, *, indent: int | None = None) -> str:
     """Formats the document as JSON, without a final newline."""
-    return json_text(asdict(made), indent=indent)
+    return json_text(asdict(fleet_document), indent=indent)
 
 
 _CSV_LEFT_OUT = ("findings", "devices", "jobs", "labels")
 
 
-def csv_text(made: FleetDocument | None) -> str:
+def csv_text(fleet_document: FleetDocument | None) -> str:
     """Formats the hosts of a document as CSV lines without a header. For None, returns the header."""
     names = [field.name for field in fields(FleetHost) if field.name not in _CSV_LEFT_OUT]
-    if made is None:
+    if fleet_document is None:
         return csv_line([*names, "worst", "labels"])
     lines = []
-    for host in made.hosts:
+    for host in fleet_document.hosts:
         worst = host.findings[0].reason if host.findings else ""
         labels = " ".join(f"{name}={value}" for name, value in host.labels.items())
         cells = [_cell(getattr(host, name)) for name in names]
@@ -225,14 +225,14 @@ def _cell(value: object) -> str:
 
 def _host(state: HostState, now_seconds: float) -> FleetHost:
     found = state.summary
-    known = {name: None if found is None else getattr(found, name) for name in _FROM_SUMMARY}
-    known["instance_type"] = known["instance_type"] or None
+    summary_fields = {name: None if found is None else getattr(found, name) for name in _FROM_SUMMARY}
+    summary_fields["instance_type"] = summary_fields["instance_type"] or None
     return FleetHost(
         name=state.place.name,
         place=state.place.text,
         labels=dict(state.place.labels),
         link=str(state.link),
-        trouble=state.trouble,
+        trouble=state.loss_reason,
         age_seconds=_rounded(state.age_seconds(now_seconds)),
         clock_ahead_seconds=None if found is None else _rounded(state.clock_ahead_seconds),
         health=_name(state.severity),
@@ -243,7 +243,7 @@ def _host(state: HostState, now_seconds: float) -> FleetHost:
         findings=() if found is None else tuple(map(_finding, found.findings)),
         devices=() if found is None else tuple(map(_device, found.devices)),
         jobs=() if found is None else tuple(map(_job, found.jobs)),
-        **known,
+        **summary_fields,
     )
 
 
@@ -281,14 +281,14 @@ def _fleet_job(job: FleetJob) -> FleetDocumentJob:
 
 
 def _group(group: HostGroup) -> FleetDocumentGroup:
-    told = combine_group(group)
-    found = told.summary
+    totals = combine_group(group)
+    found = totals.summary
     return FleetDocumentGroup(
         by=group.by,
         value=group.value,
         hosts=tuple(state.place.name for state in group.states),
         live_host_count=sum(state.link is HostLink.LIVE for state in group.states),
-        health=_name(told.severity),
+        health=_name(totals.severity),
         **{name: None if found is None else getattr(found, name) for name in _OF_GROUP},
     )
 

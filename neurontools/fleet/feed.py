@@ -86,7 +86,7 @@ class FleetFeed(ABC):
     def socket_path(self, name: str) -> str | None:
         """Returns the local socket to the daemon of a host; None if the host was not reached yet."""
 
-    def reached(self, name: str) -> str | None:
+    def connect_host(self, name: str) -> str | None:
         """Like `socket_path`, but connects to the host first, which may take some seconds."""
         return self.socket_path(name)
 
@@ -323,7 +323,7 @@ class DirectFeed(FleetFeed):
             received_at_seconds=now,
             clock_ahead_seconds=summary.taken_at_unix_seconds - time.time(),
         )
-        self._answered(host)
+        self._mark_answered(host)
         host.failures = 0
         hasty = before is not None and now - before < _HASTE * self.interval_seconds
         if hasty:
@@ -355,7 +355,7 @@ class DirectFeed(FleetFeed):
             return _ANSWER_SECONDS[host.state.place.reach]
         return silence_seconds(self.interval_seconds, host.state.summary.interval_seconds or 0.0)
 
-    def _mark_lost(self, host: _Host, trouble: str) -> None:
+    def _mark_lost(self, host: _Host, reason: str) -> None:
         """Closes the connection to a host and schedules a retry. The pause doubles with each failure."""
         if host.stream is not None:
             if host.is_read:
@@ -364,15 +364,15 @@ class DirectFeed(FleetFeed):
             host.stream = None
         host.is_read = False
         host.fruitless_reads = 0
-        self._answered(host)
-        host.state = replace(host.state, link=HostLink.LOST, trouble=excerpt(trouble, _LONGEST_TROUBLE))
+        self._mark_answered(host)
+        host.state = replace(host.state, link=HostLink.LOST, loss_reason=excerpt(reason, _LONGEST_TROUBLE))
         pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2**host.failures)
         host.failures = min(host.failures + 1, 16)
         # jitter, so that not all hosts are retried at once
         self._set_timer(host, pause * random.uniform(0.75, 1.25))  # noqa: S311
         self._notify()
 
-    def _answered(self, host: _Host) -> None:
+    def _mark_answered(self, host: _Host) -> None:
         if host.is_connecting:
             host.is_connecting = False
             self._connecting[host.state.place.reach] -= 1
@@ -427,10 +427,10 @@ def _lost_reason(error: Exception) -> str:
 
 def _raise_file_limit(host_count: int) -> None:
     """Raises the limit of open files (RLIMIT_NOFILE), because each host needs several."""
-    wanted = _FILES_BESIDE + _FILES_OF_A_HOST * host_count
+    limit = _FILES_BESIDE + _FILES_OF_A_HOST * host_count
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
@@ -519,11 +519,11 @@ class SshTunnel:
         if not self._runs:
             return ""
         stderr = self._runs[-1].stderr
-        said = b""
+        output = b""
         if stderr is not None:
             with contextlib.suppress(OSError, ValueError):
-                said = os.read(stderr.fileno(), _LONGEST_REASON_BYTES)
-        lines = [line for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+                output = os.read(stderr.fileno(), _LONGEST_REASON_BYTES)
+        lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
         return excerpt(lines[-1].strip(), 200) if lines else ""
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ class HostList:
     """Hosts in the given order, each name once, and one line for each problem with the given names."""
 
     places: tuple[HostAddress, ...]
-    troubles: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 def format_hostfile(places: Iterable[HostAddress]) -> str:
@@ -109,8 +109,8 @@ def parse_hosts_option(text: str) -> HostList:
         collected.add(part, "--hosts")
     hosts = collected.hosts()
     if not hosts.places:
-        trouble = hosts.troubles[0] if hosts.troubles else "--hosts: names no host"
-        raise UserError(f"{trouble}; give names with commas between them, such as trn-1,trn-2", EXIT_USAGE)
+        problem = hosts.problems[0] if hosts.problems else "--hosts: names no host"
+        raise UserError(f"{problem}; give names with commas between them, such as trn-1,trn-2", EXIT_USAGE)
     return hosts
 
 
@@ -119,8 +119,8 @@ class HostListBuilder:
 
     def __init__(self) -> None:
         self._places: dict[str, HostAddress] = {}
-        self._troubles: list[str] = []
-        self._untold = 0
+        self._problems: list[str] = []
+        self._omitted_problems = 0
 
     def add(self, text: str, at: str) -> None:
         """Adds the hosts that a text names, such as a line of a hostfile. Records a problem if it is malformed."""
@@ -132,19 +132,19 @@ class HostListBuilder:
                     raise ValueError(f"{place.name} is named twice; the first entry counts")
                 self._places[place.name] = place
         except ValueError as error:
-            self.trouble(at, str(error))
+            self.add_problem(at, str(error))
 
-    def trouble(self, at: str, cause: str) -> None:
+    def add_problem(self, at: str, cause: str) -> None:
         """Records a problem; beyond a limit, only counts it."""
-        if len(self._troubles) < _MOST_TROUBLES:
-            self._troubles.append(f"{at}: {cause}")
+        if len(self._problems) < _MOST_TROUBLES:
+            self._problems.append(f"{at}: {cause}")
         else:
-            self._untold += 1
+            self._omitted_problems += 1
 
     def hosts(self) -> HostList:
         """Returns the collected hosts and problems."""
-        more = (f"and {self._untold} more lines are invalid",) if self._untold else ()
-        return HostList(tuple(self._places.values()), (*self._troubles, *more))
+        more = (f"and {self._omitted_problems} more lines are invalid",) if self._omitted_problems else ()
+        return HostList(tuple(self._places.values()), (*self._problems, *more))
 
 
 def _places(text: str) -> list[HostAddress]:
@@ -269,14 +269,14 @@ def read_file_sd(path: str) -> HostList:
         try:
             targets, labels = _group(group)
         except ValueError as error:
-            collected.trouble(where, str(error))
+            collected.add_problem(where, str(error))
             continue
         for target in targets:
             host = target.rpartition(":")[0].strip("[]") or target
             name = labels.get("node", host) if len(targets) == 1 else host
             reached = labels.get(PLACE_LABEL, f"ssh:{host}")
-            told = " ".join(f"{key}={value}" for key, value in _shown(labels))
-            collected.add(f"{name} {reached} {told}", where)
+            labels_text = " ".join(f"{key}={value}" for key, value in _shown(labels))
+            collected.add(f"{name} {reached} {labels_text}", where)
     return collected.hosts()
 
 

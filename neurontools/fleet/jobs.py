@@ -123,18 +123,18 @@ def fleet_jobs(states: Iterable[HostState]) -> tuple[FleetJob, ...]:
                 found.setdefault((state.place.name, job.name), []).append(part)
     jobs = []
     for parts in found.values():
-        gone = lost.get(parts[0].job.run_id or " ", [])
-        jobs += [_merge(parts, gone)] if _has_unique_ranks(parts) else [_merge([part], []) for part in parts]
+        lost_parts = lost.get(parts[0].job.run_id or " ", [])
+        jobs += [_merge(parts, lost_parts)] if _has_unique_ranks(parts) else [_merge([part], []) for part in parts]
     return tuple(sorted(jobs, key=lambda job: (-job.neuroncore_count, job.name, job.host_names)))
 
 
 def _has_unique_ranks(parts: Sequence[_Part]) -> bool:
     """Whether each rank occurs in one part only. If a rank occurs twice, the parts are different runs."""
-    known = [ranks for part in parts if (ranks := part.job.ranks) is not None]
-    return sum(map(len, known)) == len(frozenset().union(*known))
+    ranks_of_parts = [ranks for part in parts if (ranks := part.job.ranks) is not None]
+    return sum(map(len, ranks_of_parts)) == len(frozenset().union(*ranks_of_parts))
 
 
-def _merge(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
+def _merge(parts: Sequence[_Part], lost_parts: Sequence[_Part]) -> FleetJob:
     jobs = [part.job for part in parts]
     sizes = {job.world_size for job in jobs} - {None}
     world_size = sizes.pop() if len(sizes) == 1 else None
@@ -153,7 +153,7 @@ def _merge(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
         neuroncore_count=sum(job.neuroncore_count for job in jobs),
         rank_count=sum(job.rank_count for job in jobs),
         world_size=world_size,
-        missing_ranks=_missing(parts, gone, world_size),
+        missing_ranks=_missing(parts, lost_parts, world_size),
         state=state,
         state_seconds=max(since, default=None),
         utilization_ratio=_mean([(job.utilization_ratio, job.neuroncore_count) for job in jobs]),
@@ -187,14 +187,14 @@ def _name(names: Sequence[str]) -> str:
     return different[0] + (f" and {len(different) - 1} more" if len(different) > 1 else "")
 
 
-def _missing(parts: Sequence[_Part], gone: Sequence[_Part], world_size: int | None) -> tuple[MissingRank, ...]:
+def _missing(parts: Sequence[_Part], lost_parts: Sequence[_Part], world_size: int | None) -> tuple[MissingRank, ...]:
     there: set[int] = set()
     for part in parts:
         there |= part.job.ranks or frozenset()
     if world_size is None or len(there) != sum(part.job.rank_count for part in parts):
         return ()
     started = {rank: (part.host_name, False) for part in parts for rank in part.job.missing_ranks}
-    started |= {rank: (part.host_name, True) for part in gone for rank in part.job.ranks or ()}
+    started |= {rank: (part.host_name, True) for part in lost_parts for rank in part.job.ranks or ()}
     missing = []
     for rank in range(world_size):
         if rank not in there:
@@ -205,8 +205,8 @@ def _missing(parts: Sequence[_Part], gone: Sequence[_Part], world_size: int | No
 
 
 def _standstill(parts: Sequence[_Part]) -> FleetStandstill | None:
-    told = [(part, part.job.standstill) for part in parts]
-    waiting = [each for _, each in told if each is not None]
+    standstills = [(part, part.job.standstill) for part in parts]
+    waiting = [each for _, each in standstills if each is not None]
     if not waiting or any(part.job.state not in (JobState.WAITING, JobState.STUCK) for part in parts):
         return None
     # If no rank of a part of the run waits, no rank of this part has reached the collective.
@@ -214,7 +214,7 @@ def _standstill(parts: Sequence[_Part]) -> FleetStandstill | None:
         (part, part.job.rank_count, tuple(sorted(part.job.ranks or ()))[:MOST_ABSENT])
         if each is None
         else (part, each.absent_rank_count, each.absent_ranks)
-        for part, each in told
+        for part, each in standstills
     ]
     return FleetStandstill(
         max(waiting, key=lambda each: each.waiting_rank_count).collective,
@@ -226,24 +226,24 @@ def _standstill(parts: Sequence[_Part]) -> FleetStandstill | None:
 
 
 def _step_seconds(jobs: Sequence[SummaryJob]) -> StepSeconds | None:
-    told = [job.recent_steps for job in jobs if job.recent_steps is not None]
-    if not told:
+    recent = [job.recent_steps for job in jobs if job.recent_steps is not None]
+    if not recent:
         return None
-    medians = sorted(steps.median_step_seconds for steps in told for _ in range(steps.rank_count))
+    medians = sorted(steps.median_step_seconds for steps in recent for _ in range(steps.rank_count))
     return StepSeconds(
-        min(steps.least_step_seconds for steps in told),
+        min(steps.least_step_seconds for steps in recent),
         medians[len(medians) // 2],
-        max(steps.most_step_seconds for steps in told),
+        max(steps.most_step_seconds for steps in recent),
     )
 
 
 def _straggler(parts: Sequence[_Part], world_size: int | None) -> SlowFleetRank | None:
     """Returns the straggler of a job. None if some ranks are unknown, because one of them may be slower."""
-    told = [part.job.recent_steps for part in parts if part.job.recent_steps is not None]
-    count = sum(steps.rank_count for steps in told)
+    recent = [part.job.recent_steps for part in parts if part.job.recent_steps is not None]
+    count = sum(steps.rank_count for steps in recent)
     if count != sum(part.job.rank_count for part in parts) or world_size not in (None, count):
         return None
-    found = find_straggler(told)
+    found = find_straggler(recent)
     if found is None:
         return None
     rank = found.rank
@@ -253,5 +253,5 @@ def _straggler(parts: Sequence[_Part], world_size: int | None) -> SlowFleetRank 
 
 
 def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:
-    known = [(value * weight, weight) for value, weight in values if value is not None and weight]
-    return sum(value for value, _ in known) / sum(weight for _, weight in known) if known else None
+    weighted = [(value * weight, weight) for value, weight in values if value is not None and weight]
+    return sum(value for value, _ in weighted) / sum(weight for _, weight in weighted) if weighted else None

@@ -84,7 +84,7 @@ def run_scontrol(*arguments: str, timeout_seconds: float, next_step: str) -> str
     except OSError as error:
         raise UserError(f"{name}: {error.strerror}; check the installation of Slurm") from error
     try:
-        said, complaint = _read(child, monotonic() + timeout_seconds)
+        output, complaint = _read(child, monotonic() + timeout_seconds)
     except TimeoutError:
         raise UserError(f"{name} gave no answer within {timeout_seconds:g} s; {_REACH_IT}", EXIT_USAGE) from None
     except _TooMuch:
@@ -94,13 +94,13 @@ def run_scontrol(*arguments: str, timeout_seconds: float, next_step: str) -> str
     finally:
         _kill(child)
     if child.returncode:
-        lines = (complaint.strip() or said[:_MOST_REASON_BYTES].strip()).decode("utf-8", "replace").splitlines()
+        lines = (complaint.strip() or output[:_MOST_REASON_BYTES].strip()).decode("utf-8", "replace").splitlines()
         # scontrol may write other messages before the fatal error.
         line = next((each for each in lines if _FATAL in each), lines[0]) if lines else _exit_text(child.returncode)
         cause = excerpt(line.removeprefix("scontrol: "), 120)
         step = next((step for words, step in _NEXT_STEPS.items() if words in cause), next_step)
         raise UserError(f"{name}: {cause}; {step}", EXIT_NOT_FOUND)
-    return said.decode("utf-8", "replace")
+    return output.decode("utf-8", "replace")
 
 
 class _TooMuch(Exception):
@@ -111,9 +111,9 @@ def _read(child: subprocess.Popen[bytes], deadline_seconds: float) -> tuple[byte
     """Returns stdout and the start of stderr. Raises TimeoutError at the deadline, _TooMuch if stdout is too long."""
     assert child.stdout is not None  # noqa: S101 - both are pipes
     assert child.stderr is not None  # noqa: S101
-    said = {child.stdout: bytearray(), child.stderr: bytearray()}
+    outputs = {child.stdout: bytearray(), child.stderr: bytearray()}
     with selectors.DefaultSelector() as waiting:
-        for stream in said:
+        for stream in outputs:
             waiting.register(stream, selectors.EVENT_READ, stream)
         while waiting.get_map():
             ready = waiting.select(max(0.0, deadline_seconds - monotonic()))
@@ -123,15 +123,15 @@ def _read(child: subprocess.Popen[bytes], deadline_seconds: float) -> tuple[byte
                 part = os.read(key.fd, _PART_BYTES)
                 if not part:
                     waiting.unregister(key.fileobj)
-                elif key.data is child.stdout or len(said[key.data]) < _MOST_REASON_BYTES:
-                    said[key.data] += part
-                if len(said[child.stdout]) > MOST_BYTES:
+                elif key.data is child.stdout or len(outputs[key.data]) < _MOST_REASON_BYTES:
+                    outputs[key.data] += part
+                if len(outputs[child.stdout]) > MOST_BYTES:
                     raise _TooMuch
     try:
         child.wait(max(0.0, deadline_seconds - monotonic()))
     except subprocess.TimeoutExpired:
         raise TimeoutError from None
-    return bytes(said[child.stdout]), bytes(said[child.stderr])
+    return bytes(outputs[child.stdout]), bytes(outputs[child.stderr])
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:

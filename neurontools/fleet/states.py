@@ -27,7 +27,7 @@ class HostState:
 
     place: HostAddress
     link: HostLink = HostLink.WAITING
-    trouble: str = ""  # why the host is lost, in one line
+    loss_reason: str = ""  # why the host is lost, in one line
     summary: HostSummary | None = None  # the latest summary
     received_at_seconds: float | None = None  # time.monotonic() of this process; clocks of other hosts may differ
     clock_ahead_seconds: float = 0.0  # the host's clock minus ours, at the latest summary
@@ -54,29 +54,29 @@ class HostState:
         return self.link in (HostLink.LIVE, HostLink.LOST)
 
 
-_GRAVITY = {Severity.CRITICAL: 0, Severity.WARNING: 2, None: 3, Severity.NOTICE: 5, Severity.OK: 6}
+_SEVERITY_RANKS = {Severity.CRITICAL: 0, Severity.WARNING: 2, None: 3, Severity.NOTICE: 5, Severity.OK: 6}
 _LOST, _WAITING = 1, 4
 
 
-def gravity(state: HostState) -> int:
+def severity_rank(state: HostState) -> int:
     """Returns a sort key, 0 for the worst.
 
     The order is: critical finding, lost host, warning, unknown health, host without an answer yet, notice, healthy.
     """
     if state.link is HostLink.LOST:
         return _LOST
-    return _GRAVITY[state.severity] if state.link is HostLink.LIVE else _WAITING
+    return _SEVERITY_RANKS[state.severity] if state.link is HostLink.LIVE else _WAITING
 
 
 def worst_first(states: Iterable[HostState]) -> list[HostState]:
-    """Sorts hosts by gravity, then by the number of critical findings and of warnings, then by name."""
+    """Sorts hosts by severity, then by the number of critical findings and of warnings, then by name."""
 
-    def place(state: HostState) -> tuple[int, int, int, tuple[tuple[int, str], ...]]:
+    def sort_key(state: HostState) -> tuple[int, int, int, tuple[tuple[int, str], ...]]:
         found = state.summary
         counts = (-found.critical_count, -found.warning_count) if found is not None else (0, 0)
-        return gravity(state), *counts, _by_number(state.place.name)
+        return severity_rank(state), *counts, _by_number(state.place.name)
 
-    return sorted(states, key=place)
+    return sorted(states, key=sort_key)
 
 
 def by_name(states: Iterable[HostState]) -> list[HostState]:
@@ -124,7 +124,7 @@ def grouping_choices(states: Iterable[HostState]) -> tuple[str, ...]:
 
 def group_hosts(states: Iterable[HostState], by: str) -> list[HostGroup]:
     """Groups hosts by a property, one of `grouping_choices`. The order is that of the first host of each group."""
-    values = _WAYS.get(by) or (lambda state: (dict(state.place.labels).get(by) or f"no {by}",))
+    values = _GROUPINGS.get(by) or (lambda state: (dict(state.place.labels).get(by) or f"no {by}",))
     found: dict[str, list[HostState]] = {}
     for state in states:
         for value in values(state):
@@ -134,17 +134,17 @@ def group_hosts(states: Iterable[HostState], by: str) -> list[HostGroup]:
 
 def combine_group(group: HostGroup) -> HostState:
     """Combines a group into one row: sums of counts, means over held cores, the worst state of its hosts."""
-    worst = min(group.states, key=gravity)
+    worst = min(group.states, key=severity_rank)
     live = [state for state in group.states if state.link is HostLink.LIVE and state.summary is not None]
     summaries = [state.summary for state in live if state.summary is not None]
     place = HostAddress(group.name, worst.place.reach, "")
     if not summaries:
         return replace(worst, place=place, summary=None)
     kinds = {found.instance_type for found in summaries}
-    said = max(summaries, key=lambda found: -1 if found.severity is None else found.severity)
-    is_judged = all(found.is_judged for found in summaries) or bool(said.severity)
+    most_severe = max(summaries, key=lambda found: -1 if found.severity is None else found.severity)
+    is_judged = all(found.is_judged for found in summaries) or bool(most_severe.severity)
     summary = replace(
-        said,
+        most_severe,
         host_name=group.value,
         instance_type=kinds.pop() if len(kinds) == 1 else "",
         is_judged=is_judged,
@@ -188,12 +188,12 @@ def _total(summaries: Sequence[HostSummary], name: str) -> int | None:
 
 def _mean(summaries: Sequence[HostSummary], name: str) -> float | None:
     """Returns the mean of a ratio over the held cores of all hosts."""
-    known = [
+    weighted = [
         (ratio * found.held_neuroncore_count, found.held_neuroncore_count)
         for found in summaries
         if (ratio := getattr(found, name)) is not None and found.held_neuroncore_count
     ]
-    return sum(part for part, _ in known) / sum(count for _, count in known) if known else None
+    return sum(part for part, _ in weighted) / sum(count for _, count in weighted) if weighted else None
 
 
 def _type(state: HostState) -> tuple[str, ...]:
@@ -216,46 +216,59 @@ def _users(state: HostState) -> tuple[str, ...]:
     return users if users and found.user_count == len(users) else (*users, _UNKNOWN_USER)
 
 
-def _alike(state: HostState) -> tuple[str, ...]:
+def _condition_text(state: HostState) -> tuple[str, ...]:
     """Returns the type, the health and the use of the cores of a host as a text. Hosts with equal texts are alike."""
     found = state.summary
     if state.link is not HostLink.LIVE or found is None:
         return (f"{state.link}",)
     kind = found.findings[0].kind if found.findings and found.severity else ""
     how = "health not known" if found.severity is None else kind or "well"
-    held, cores = found.held_neuroncore_count, found.neuroncore_count
-    work = "cores not known" if held is None else "free" if not held else "held" if held == cores else "held in part"
+    owned_count, cores = found.held_neuroncore_count, found.neuroncore_count
+    work = (
+        "cores not known"
+        if owned_count is None
+        else "free"
+        if not owned_count
+        else "held"
+        if owned_count == cores
+        else "held in part"
+    )
     return (f"{found.instance_type or 'type not known'}, {how}, {work}",)
 
 
-_WAYS: dict[str, Callable[[HostState], tuple[str, ...]]] = {TYPE: _type, JOB: _jobs, USER: _users, ALIKE: _alike}
+_GROUPINGS: dict[str, Callable[[HostState], tuple[str, ...]]] = {
+    TYPE: _type,
+    JOB: _jobs,
+    USER: _users,
+    ALIKE: _condition_text,
+}
 
 
 _BOOT_SECONDS = 0.1  # tolerance for boot times: the clock may be adjusted between two readings
-_MOST_TOLD = 3
+_MOST_NAMED = 3
 
 
 def deduplicate_hosts(states: Sequence[HostState]) -> tuple[tuple[HostState, ...], tuple[str, ...]]:
     """Returns the hosts, each only under the first of its names, and lines about hosts that were named twice."""
     by_key: dict[tuple[str, ...], list[tuple[float, HostState]]] = {}
-    kept: list[HostState] = []
+    unique: list[HostState] = []
     same: list[str] = []
     for state in states:
         found = state.summary
         key = _key(found) if found is not None and state.link is HostLink.LIVE else None
         if key is None or found is None:
-            kept.append(state)
+            unique.append(state)
             continue
         booted = found.taken_at_unix_seconds - found.taken_at_seconds if found.taken_at_seconds is not None else 0.0
         others = by_key.setdefault(key, [])
         first = next((other for at, other in others if abs(at - booted) < _BOOT_SECONDS), None)
         if first is None:
             others.append((booted, state))
-            kept.append(state)
+            unique.append(state)
         else:
             same.append(f"{state.place.name} is the same host as {first.place.name}: one row")
-    more = (f"and {len(same) - _MOST_TOLD} more hosts are named twice",) if len(same) > _MOST_TOLD else ()
-    return tuple(kept), (*same[:_MOST_TOLD], *more)
+    more = (f"and {len(same) - _MOST_NAMED} more hosts are named twice",) if len(same) > _MOST_NAMED else ()
+    return tuple(unique), (*same[:_MOST_NAMED], *more)
 
 
 def _key(found: HostSummary) -> tuple[str, ...] | None:

@@ -69,28 +69,28 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
     found_jobs = sorted(running_jobs(snapshot), key=lambda job: (-len(job.neuroncore_indices), job.name or ""))
     found = health.group_alike(snapshot.health.findings if snapshot.health else ())
     counts = health.count_by_severity(snapshot)
-    held = [core for core in cores if core.is_free is False]
+    owned = [core for core in cores if core.is_free is False]
     peak = catalog.peak_flops_per_core(instance.instance_type)
-    flops = sum_known(core.flops_per_second for core in held)
-    held_physical = sum(len(core.cores) for core in held)
+    flops = sum_known(core.flops_per_second for core in owned)
+    held_physical = sum(len(core.cores) for core in owned)
     node = instance.ultraserver_node
     users = list(dict.fromkeys(user for job in found_jobs for user in _owners(job)))
-    told = tuple(
+    jobs = tuple(
         _job(job, snapshot, peak, longest, with_steps=at < longest.jobs_with_steps)
         for at, job in enumerate(found_jobs[:MOST_JOBS])
     )
     of_told = {user for job in found_jobs[:MOST_JOBS] for user in _owners(job)}
     further = [user for user in users if user not in of_told]
     return HostSummary(
-        host_name=_cut(host_name, longest.host),
-        instance_type=_cut(instance.instance_type, longest.word),
+        host_name=_truncate(host_name, longest.host),
+        instance_type=_truncate(instance.instance_type, longest.word),
         instance_id=_cut_or_none(instance.instance_id, longest.word),
         ultraserver_id=_cut_or_none(instance.ultraserver_id, longest.word),
         ultraserver_node_index=None if node is None else node.index,
         source=snapshot.source,
         synthetic_load=_cut_or_none(snapshot.synthetic_load, longest.word),
         driver_version=_cut_or_none(instance.driver_version, longest.word),
-        daemon_version=_cut(snapshot.daemon_version, longest.word),
+        daemon_version=_truncate(snapshot.daemon_version, longest.word),
         sequence=snapshot.sequence,
         taken_at_unix_seconds=snapshot.taken_at_unix_seconds,
         taken_at_seconds=snapshot.taken_at_seconds,
@@ -101,9 +101,9 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
         notice_count=counts.get(Severity.NOTICE, 0),
         findings=tuple(
             SummaryFinding(
-                kind=_cut(finding.kind, longest.word),
+                kind=_truncate(finding.kind, longest.word),
                 severity=finding.severity,
-                reason=_cut(finding.reason, longest.reason),
+                reason=_truncate(finding.reason, longest.reason),
                 began_at_unix_seconds=finding.began_at_unix_seconds,
                 device_indices=indices[:_MOST_INDICES],
                 job=_cut_or_none(finding.job, longest.job),
@@ -113,17 +113,17 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
         ),
         devices=_cells(snapshot, cores),
         neuroncore_count=len(cores),
-        held_neuroncore_count=len(held),
-        busy_neuroncore_count=sum((core.utilization_ratio or 0.0) >= BUSY_FROM_RATIO for core in held),
+        held_neuroncore_count=len(owned),
+        busy_neuroncore_count=sum((core.utilization_ratio or 0.0) >= BUSY_FROM_RATIO for core in owned),
         free_neuroncore_count=sum(core.is_free is True for core in cores),
-        utilization_ratio=mean_known(core.utilization_ratio for core in held),
+        utilization_ratio=mean_known(core.utilization_ratio for core in owned),
         flops_per_second=flops,
         mfu_ratio=flops / (peak * held_physical) if flops is not None and peak and held_physical else None,
         device_memory_used_bytes=sum_known(core.memory.total_bytes for core in snapshot.cores),
         device_memory_bytes=sum(device.memory_bytes for device in snapshot.devices),
         process_count=sum(len(job.ranks) for job in found_jobs),
         job_count=len(found_jobs),
-        jobs=told,
+        jobs=jobs,
         further_users=_users(further[: longest.further_users]),
         user_count=len(users) if users or not found_jobs else None,
         problem_count=len(snapshot.warnings),
@@ -182,7 +182,7 @@ def _owners(job: RunningJob) -> list[str]:
 
 
 def _users(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple([_cut(name, _LONGEST_USER) for name in names])
+    return tuple([_truncate(name, _LONGEST_USER) for name in names])
 
 
 def _job_standstill(job: RunningJob, does: JobActivity, snapshot: Snapshot, longest: _Lengths) -> JobStandstill | None:
@@ -192,7 +192,7 @@ def _job_standstill(job: RunningJob, does: JobActivity, snapshot: Snapshot, long
         return None
     numbers = [process.job.rank for process in found.absent if process.job is not None]
     return JobStandstill(
-        _cut(found.collective, longest.word),
+        _truncate(found.collective, longest.word),
         len(found.waiting),
         len(found.absent),
         tuple(number for number in numbers if number is not None)[:_MOST_MISSING],
@@ -200,7 +200,7 @@ def _job_standstill(job: RunningJob, does: JobActivity, snapshot: Snapshot, long
     )
 
 
-def _cut(text: str, longest_bytes: int) -> str:
+def _truncate(text: str, longest_bytes: int) -> str:
     """Shortens a text to a number of UTF-8 bytes, with an ellipsis."""
     octets = text.encode("utf-8", "replace")
     if len(octets) <= longest_bytes:
@@ -209,4 +209,4 @@ def _cut(text: str, longest_bytes: int) -> str:
 
 
 def _cut_or_none(text: str | None, longest_bytes: int) -> str | None:
-    return None if text is None else _cut(text, longest_bytes)
+    return None if text is None else _truncate(text, longest_bytes)

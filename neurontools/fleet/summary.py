@@ -99,8 +99,8 @@ class HostSummary:
     @property
     def users(self) -> tuple[str, ...]:
         """The known users of the jobs. `user_count` may be higher."""
-        told = [user for job in self.jobs for user in job.users]
-        return tuple([user for user in dict.fromkeys((*told, *self.further_users)) if user])
+        users = [user for job in self.jobs for user in job.users]
+        return tuple([user for user in dict.fromkeys((*users, *self.further_users)) if user])
 
     @property
     def without_users(self) -> HostSummary:
@@ -127,8 +127,8 @@ class HostSummary:
     @property
     def unknown_neuroncore_count(self) -> int:
         """The number of cores that are neither known to be held nor known to be free."""
-        known = (self.held_neuroncore_count or 0) + (self.free_neuroncore_count or 0)
-        return max(0, (self.neuroncore_count or 0) - known)
+        counted = (self.held_neuroncore_count or 0) + (self.free_neuroncore_count or 0)
+        return max(0, (self.neuroncore_count or 0) - counted)
 
     @property
     def steps_per_second(self) -> float | None:

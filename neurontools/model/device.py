@@ -18,7 +18,7 @@ class _Categories:
     @property
     def total_bytes(self) -> int | None:
         """Sum of the known categories in bytes; None if all are unknown."""
-        return _sum_of_known(_VALUES[type(self)](self))
+        return _sum_values(_VALUES[type(self)](self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,10 @@ def sum_host_memory(parts: Iterable[HostMemory]) -> HostMemory:
 
 def _sum(kind: type[DeviceMemory | HostMemory], parts: Iterable[DeviceMemory | HostMemory]) -> dict[str, int | None]:
     by_category = zip(*map(_VALUES[kind], parts), strict=True)
-    return {field.name: _sum_of_known(values) for field, values in zip(fields(kind), by_category, strict=False)}
+    return {field.name: _sum_values(values) for field, values in zip(fields(kind), by_category, strict=False)}
 
 
-def _sum_of_known(values: tuple[int | None, ...]) -> int | None:
+def _sum_values(values: tuple[int | None, ...]) -> int | None:
     if None in values:
         values = tuple(value for value in values if value is not None)
     return sum(values) if values else None  # type: ignore[arg-type]

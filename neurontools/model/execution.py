@@ -158,9 +158,9 @@ def latency_percentiles(histogram: LatencyHistogram) -> LatencyPercentiles | Non
 
 def _values_at(histogram: LatencyHistogram, ranks: list[int]) -> Iterator[float]:
     buckets = zip(histogram.bucket_indices, histogram.bucket_counts, strict=True)
-    index, seen = next(buckets)
+    index, cumulative = next(buckets)
     for rank in ranks:
-        while seen < rank:
+        while cumulative < rank:
             index, count = next(buckets)
-            seen += count
+            cumulative += count
         yield bucket_seconds(index)

@@ -71,9 +71,9 @@ class Finding:
     @property
     def identity(self) -> tuple[object, ...]:
         """A key that is unique within a snapshot, and the same in all snapshots while the finding lasts."""
-        whose = self.job if self.job is not None else self.pid
-        where = self.device_indices if whose is None else ()
-        return self.kind, whose, where, self.neuroncore_index, self.part
+        owner = self.job if self.job is not None else self.pid
+        where = self.device_indices if owner is None else ()
+        return self.kind, owner, where, self.neuroncore_index, self.part
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,16 +257,16 @@ class HostVerdict:
 
 
 def judge_host(
-    judged: Health | None, daemon_version: str, at_unix_seconds: float, asked: HealthCriteria
+    judged: Health | None, daemon_version: str, at_unix_seconds: float, criteria: HealthCriteria
 ) -> HostVerdict:
     """Returns the verdict on a host from its findings. `judged` is None if the daemon derives no findings."""
     if judged is None:
         return unknown_verdict(f"neurond {daemon_version or 'of an unknown version'} makes no verdicts; update it")
     found = list(judged.findings)
     count = len(judged.device_indices)
-    if asked.expected_devices is not None and count < asked.expected_devices:
-        found.insert(0, _too_few(count, asked.expected_devices, at_unix_seconds))
-    counted = [finding for finding in found if asked.includes(finding)]
+    if criteria.expected_devices is not None and count < criteria.expected_devices:
+        found.insert(0, _too_few(count, criteria.expected_devices, at_unix_seconds))
+    counted = [finding for finding in found if criteria.includes(finding)]
     by_device = verdicts_of_health(Health(judged.device_indices, judged.unknown_device_indices, tuple(counted)))
     of_all = verdicts_of_health(judged)
     words = summarize_verdicts(of_all, is_judged=True, daemon_version=daemon_version)
@@ -277,12 +277,12 @@ def judge_host(
     return HostVerdict(is_well, tuple(findings), words, count)
 
 
-def no_devices_verdict(asked: HealthCriteria, at_unix_seconds: float) -> HostVerdict:
+def no_devices_verdict(criteria: HealthCriteria, at_unix_seconds: float) -> HostVerdict:
     """Returns the verdict on a host without a daemon and without devices."""
     nothing = "no Neuron device on this host and no monitor daemon; is the driver loaded (modprobe neuron)?"
-    if asked.expected_devices:
-        missing = _too_few(0, asked.expected_devices, at_unix_seconds)
-        if asked.includes(missing):
+    if criteria.expected_devices:
+        missing = _too_few(0, criteria.expected_devices, at_unix_seconds)
+        if criteria.includes(missing):
             return HostVerdict(False, (missing,), nothing, 0)
     return unknown_verdict(nothing)
 

@@ -103,8 +103,8 @@ class RunningJob:
     @property
     def run_id(self) -> str | None:
         """Identifies the run of the job across hosts. None if unknown, or if the processes belong to several runs."""
-        told = {rank.process.job.run_id if rank.process.job is not None else None for rank in self.ranks}
-        return told.pop() if len(told) == 1 else None
+        run_ids = {rank.process.job.run_id if rank.process.job is not None else None for rank in self.ranks}
+        return run_ids.pop() if len(run_ids) == 1 else None
 
     @property
     def is_whole(self) -> bool:
@@ -192,20 +192,22 @@ def running_jobs(snapshot: Snapshot) -> tuple[RunningJob, ...]:
 
 def world_size(processes: Iterable[Process]) -> int | None:
     """Returns the world size that the processes report; None if no process does, or if they disagree."""
-    told = {process.job.world_size for process in processes if process.job is not None} - {None}
-    return told.pop() if len(told) == 1 else None
+    world_sizes = {process.job.world_size for process in processes if process.job is not None} - {None}
+    return world_sizes.pop() if len(world_sizes) == 1 else None
 
 
 def recent_steps(processes: Sequence[Process]) -> JobSteps | None:
     """Returns the recent step times of a job's processes; None unless all processes report recent steps."""
-    told = []
+    recent = []
     for process in processes:
         steps = process.recent_steps
         if steps is None:
             return None
         rank = process.job.rank if process.job is not None else None
-        told.append(RankSteps(rank, process.pid, steps.part_seconds, steps.least_wait_seconds, steps.most_wait_seconds))
-    return combine_rank_steps(told) if told else None
+        recent.append(
+            RankSteps(rank, process.pid, steps.part_seconds, steps.least_wait_seconds, steps.most_wait_seconds)
+        )
+    return combine_rank_steps(recent) if recent else None
 
 
 def group_processes_by_job(processes: Iterable[Process]) -> list[list[Process]]:
@@ -224,11 +226,11 @@ def uses_cores(process: Process) -> bool:
 def sort_by_rank(processes: Iterable[Process]) -> list[Process]:
     """Sorts processes by rank. Processes without a rank come last, sorted by PID."""
 
-    def place(process: Process) -> tuple[bool, int, int]:
+    def sort_key(process: Process) -> tuple[bool, int, int]:
         rank = process.job.rank if process.job is not None else None
         return rank is None, rank or 0, process.pid
 
-    return sorted(processes, key=place)
+    return sorted(processes, key=sort_key)
 
 
 def _about(findings: Sequence[Finding], processes: Sequence[Process]) -> tuple[Finding, ...]:

@@ -392,7 +392,9 @@ def _total(name: str | None, group: list[EndedProcess]) -> EndedTotal:
         neuroncore_hours=sum(process.neuroncore_hours for process in group),
         utilization_ratio=_mean(group, lambda process: process.utilization_ratio),
         mfu_ratio=_mean(group, lambda process: process.mfu_ratio),
-        peak_device_memory_bytes=max(_known(process.peak_device_memory_bytes for process in group), default=None),
+        peak_device_memory_bytes=max(
+            _without_none(process.peak_device_memory_bytes for process in group), default=None
+        ),
         executions_completed_total=sum(completed) if completed else None,
         failed_executions_total=sum_known(process.failed_executions_total for process in group),
         errors_total=sum_known(process.errors_total for process in group),
@@ -401,12 +403,12 @@ def _total(name: str | None, group: list[EndedProcess]) -> EndedTotal:
 
 
 def _mean(group: list[EndedProcess], read: Callable[[EndedProcess], float | None]) -> float | None:
-    known = [(value, process.neuroncore_hours) for process in group if (value := read(process)) is not None]
-    hours = sum(part for _, part in known)
-    return sum(value * part for value, part in known) / hours if hours > 0 else None
+    weighted = [(value, process.neuroncore_hours) for process in group if (value := read(process)) is not None]
+    hours = sum(part for _, part in weighted)
+    return sum(value * part for value, part in weighted) / hours if hours > 0 else None
 
 
-def _known(values: Iterable[int | None]) -> list[int]:
+def _without_none(values: Iterable[int | None]) -> list[int]:
     return [value for value in values if value is not None]
 
 

@@ -65,8 +65,8 @@ class Snapshot:
             )
             if count or noun != "warnings"
         ]
-        what = f"Snapshot {self.sequence} of {self.instance.instance_type!r}, {self.source}"
-        return f"<{what}, {utc_time_text(self.taken_at_unix_seconds)}: {', '.join(parts)}>"
+        text = f"Snapshot {self.sequence} of {self.instance.instance_type!r}, {self.source}"
+        return f"<{text}, {utc_time_text(self.taken_at_unix_seconds)}: {', '.join(parts)}>"
 
     def core(self, index: int) -> NeuronCore | None:
         """Returns the physical core with this index; None if the core or its device is missing."""

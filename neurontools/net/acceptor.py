@@ -31,23 +31,28 @@ it.
 
 
 class Acceptor:
-    """Accepts connections of a listening socket, which it owns, and passes them to `take`.
+    """Accepts connections of a listening socket, which it owns, and passes them to `on_connection`.
 
     To be used in the event loop's thread only. The log calls the listener `name`. On EMFILE and ENFILE, passes the
     connections to `refuse` instead, because the process has no file descriptor for them.
     """
 
     def __init__(
-        self, listener: socket.socket, take: Take, *, name: str, refuse: Refuse = lambda _connection, _reason: None
+        self,
+        listener: socket.socket,
+        on_connection: Take,
+        *,
+        name: str,
+        refuse: Refuse = lambda _connection, _reason: None,
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
-        self._take = take
+        self._on_connection = on_connection
         self._name = name
         self._refuse = refuse
         self._loop = asyncio.get_running_loop()
         self._resting: asyncio.TimerHandle | None = None
-        self._spare: int | socket.socket | None = _spare()
+        self._spare: int | socket.socket | None = _open_reserve()
         self._loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
@@ -70,7 +75,7 @@ class Acceptor:
                 self._handle_accept_error(error)
                 return
             connection.setblocking(False)
-            self._take(connection, address)
+            self._on_connection(connection, address)
 
     def _handle_accept_error(self, error: OSError) -> None:
         """On EMFILE, closes queued connections through the reserve descriptor. Then pauses accepting."""
@@ -104,7 +109,7 @@ class Acceptor:
     def _resume(self) -> None:
         self._resting = None
         self._close_spare()
-        self._spare = _spare()
+        self._spare = _open_reserve()
         self._loop.add_reader(self._listener, self._accept)
 
     def _close_spare(self) -> None:
@@ -115,7 +120,7 @@ class Acceptor:
             os.close(spare)
 
 
-def _spare() -> int | None:
+def _open_reserve() -> int | None:
     """Opens the reserve descriptor. Returns None if the process can open no more files."""
     try:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -151,7 +156,7 @@ async def listeners(host: str | None, port: int, *, backlog: int) -> list[socket
         for family, _, _, _, address in dict.fromkeys(found):
             chosen = opened[0].getsockname()[1] if opened else port
             try:
-                opened.append(_listening(family, (address[0], chosen, *address[2:]), backlog))
+                opened.append(_listening_socket(family, (address[0], chosen, *address[2:]), backlog))
             except OSError as error:
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
@@ -165,7 +170,7 @@ async def listeners(host: str | None, port: int, *, backlog: int) -> list[socket
     return opened
 
 
-def _listening(family: int, address: tuple[Any, ...], backlog: int) -> socket.socket:
+def _listening_socket(family: int, address: tuple[Any, ...], backlog: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -183,24 +188,24 @@ def _listening(family: int, address: tuple[Any, ...], backlog: int) -> socket.so
 class ConnectionSlot:
     """The slot of one connection. A waiting connection (idle, or without a request so far) may be evicted."""
 
-    __slots__ = ("_places", "make_room", "peer")
+    __slots__ = ("_limiter", "make_room", "peer")
 
-    def __init__(self, places: ConnectionLimiter, peer: Hashable, make_room: Callable[[], None]) -> None:
-        self._places = places
+    def __init__(self, limiter: ConnectionLimiter, peer: Hashable, make_room: Callable[[], None]) -> None:
+        self._limiter = limiter
         self.peer = peer
         self.make_room = make_room
 
-    def busy(self) -> None:
+    def mark_busy(self) -> None:
         """Marks the connection as busy with a request, so that it is not evicted."""
-        self._places.mark(self, waiting=False)
+        self._limiter.mark(self, waiting=False)
 
-    def wait(self) -> None:
+    def mark_waiting(self) -> None:
         """Marks the connection as waiting, so that it may be evicted."""
-        self._places.mark(self, waiting=True)
+        self._limiter.mark(self, waiting=True)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Frees the slot. Does nothing if the connection was already evicted."""
-        self._places.leave(self)
+        self._limiter.release(self)
 
 
 class ConnectionLimiter:
@@ -215,7 +220,7 @@ class ConnectionLimiter:
     def __len__(self) -> int:
         return self._count
 
-    def enter(self, peer: Hashable, make_room: Callable[[], None]) -> ConnectionSlot | None:
+    def acquire(self, peer: Hashable, make_room: Callable[[], None]) -> ConnectionSlot | None:
         """Returns a slot for a new connection of a peer; None if a connection must be evicted but none is waiting.
 
         If the peer is at its limit, evicts its longest waiting connection. If all slots are taken, evicts the longest
@@ -231,29 +236,29 @@ class ConnectionLimiter:
             return self._add_slot(peer, make_room)
         if loser is None:
             return None
-        self.leave(loser)
+        self.release(loser)
         loser.make_room()
         return self._add_slot(peer, make_room)
 
-    def mark(self, place: ConnectionSlot, *, waiting: bool) -> None:
+    def mark(self, slot: ConnectionSlot, *, waiting: bool) -> None:
         """Marks a connection as waiting or busy. Its waiting time starts now."""
-        crowd = self._of_peer.get(place.peer, {})
-        if crowd.pop(place, None) is not None:
-            crowd[place] = waiting
+        crowd = self._of_peer.get(slot.peer, {})
+        if crowd.pop(slot, None) is not None:
+            crowd[slot] = waiting
 
-    def leave(self, place: ConnectionSlot) -> None:
+    def release(self, slot: ConnectionSlot) -> None:
         """Frees the slot of a connection, unless it was evicted."""
-        crowd = self._of_peer.get(place.peer, {})
-        if crowd.pop(place, None) is not None:
+        crowd = self._of_peer.get(slot.peer, {})
+        if crowd.pop(slot, None) is not None:
             self._count -= 1
         if not crowd:
-            self._of_peer.pop(place.peer, None)
+            self._of_peer.pop(slot.peer, None)
 
     def _add_slot(self, peer: Hashable, make_room: Callable[[], None]) -> ConnectionSlot:
-        place = ConnectionSlot(self, peer, make_room)
-        self._of_peer.setdefault(peer, {})[place] = True
+        slot = ConnectionSlot(self, peer, make_room)
+        self._of_peer.setdefault(peer, {})[slot] = True
         self._count += 1
-        return place
+        return slot
 
 
 def _longest_waiting(crowd: dict[ConnectionSlot, bool]) -> ConnectionSlot | None:
@@ -266,49 +271,49 @@ class RateLimiter:
     Allows `per_second` on average and a burst of `at_once`. To be used in the event loop's thread only.
     """
 
-    def __init__(self, per_second: float, at_once: int) -> None:
+    def __init__(self, per_second: float, burst: int) -> None:
         self._per_second = per_second
-        self._at_once = at_once
-        self._left = float(at_once)
+        self._burst = burst
+        self._tokens = float(burst)
         self._at_seconds = 0.0
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}  # waiters by peer, next peer first
         self._next: asyncio.TimerHandle | None = None
 
-    async def turn(self, peer: Hashable) -> None:
+    async def acquire(self, peer: Hashable) -> None:
         """Waits until this peer gets a token."""
         loop = asyncio.get_running_loop()
         self._refill(loop.time())
-        if self._left >= 1 and not self._waiting:
-            self._left -= 1
+        if self._tokens >= 1 and not self._waiting:
+            self._tokens -= 1
             return
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.setdefault(peer, deque()).append(turn)
+        token: asyncio.Future[None] = loop.create_future()
+        self._waiting.setdefault(peer, deque()).append(token)
         if self._next is None:
             self._set_timer(loop)
-        await turn
+        await token
 
     def _refill(self, now_seconds: float) -> None:
-        self._left = min(self._at_once, self._left + (now_seconds - self._at_seconds) * self._per_second)
+        self._tokens = min(self._burst, self._tokens + (now_seconds - self._at_seconds) * self._per_second)
         self._at_seconds = now_seconds
 
     def _grant_tokens(self) -> None:
         self._next = None
         loop = asyncio.get_running_loop()
         self._refill(loop.time())
-        while self._left >= 1 and self._waiting:
-            peer, turns = next(iter(self._waiting.items()))
+        while self._tokens >= 1 and self._waiting:
+            peer, tokens = next(iter(self._waiting.items()))
             del self._waiting[peer]
-            turn = turns.popleft()
-            if turns:
-                self._waiting[peer] = turns
-            if not turn.done():  # not cancelled
-                self._left -= 1
-                turn.set_result(None)
+            token = tokens.popleft()
+            if tokens:
+                self._waiting[peer] = tokens
+            if not token.done():  # not cancelled
+                self._tokens -= 1
+                token.set_result(None)
         if self._waiting:
             self._set_timer(loop)
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._next = loop.call_later(max(0.0, (1 - self._left) / self._per_second), self._grant_tokens)
+        self._next = loop.call_later(max(0.0, (1 - self._tokens) / self._per_second), self._grant_tokens)
 
 
 def client_key(address: str) -> str:
@@ -324,13 +329,13 @@ def client_key(address: str) -> str:
     return str(ipaddress.ip_network((host, 64), strict=False))
 
 
-async def readable(connection: socket.socket) -> None:
+async def wait_readable(connection: socket.socket) -> None:
     """Waits until the peer has sent data or has closed the connection."""
     loop = asyncio.get_running_loop()
     await _wait_ready(connection, loop.add_reader, loop.remove_reader)
 
 
-async def writable(connection: socket.socket) -> None:
+async def wait_writable(connection: socket.socket) -> None:
     """Waits until data can be sent or the peer has closed the connection."""
     loop = asyncio.get_running_loop()
     await _wait_ready(connection, loop.add_writer, loop.remove_writer)

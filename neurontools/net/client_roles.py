@@ -53,7 +53,7 @@ class Subjects:
     def __bool__(self) -> bool:
         return bool(self._roles)
 
-    def known(self, names: Iterable[str]) -> tuple[str, Role] | None:
+    def widest_role(self, names: Iterable[str]) -> tuple[str, Role] | None:
         """Returns the name that has the widest role, and this role. Returns None if no name has a role."""
         found = [(name, self._roles[name]) for name in names if name in self._roles]
         return next((each for each in found if each[1] is Role.FULL), found[0] if found else None)

@@ -34,13 +34,13 @@ class HttpAccess:
         tls: ServerTls | None = None,
         *,
         bearer_token_file: str | None = None,
-        place: str = "",
+        message_prefix: str = "",
         subjects: Subjects | None = None,
         hosts: HostCheck | None = None,
     ) -> None:
         self._tls = tls
         self._token_file = bearer_token_file
-        self._place = place
+        self._message_prefix = message_prefix
         self._is_named = subjects is not None
         self._subjects = subjects or Subjects()
         self._hosts = hosts
@@ -50,7 +50,7 @@ class HttpAccess:
             if bearer_token_file is not None:
                 self._token = read_token(bearer_token_file)
         except FileProblem as problem:
-            raise UserError(f"{place}{problem}", EXIT_USAGE) from None
+            raise UserError(f"{message_prefix}{problem}", EXIT_USAGE) from None
 
     @property
     def context(self) -> ssl.SSLContext | None:
@@ -64,8 +64,8 @@ class HttpAccess:
         """
         if not self._subjects:
             return Role.FULL
-        known = self._subjects.known(subject_names(certificate or {}))
-        return None if known is None else known[1]
+        roles = self._subjects.widest_role(subject_names(certificate or {}))
+        return None if roles is None else roles[1]
 
     def allow(self, subjects: Subjects) -> None:
         """Replaces the allowed subject names for new connections. Does nothing if the constructor got no `subjects`."""
@@ -101,10 +101,10 @@ class HttpAccess:
         """Returns the HMAC of a text, with the current token as the key; "" without a token."""
         return "" if self._token is None else hmac.new(self._token, text.encode(), "sha256").hexdigest()
 
-    def renew(self) -> None:
+    def reload(self) -> None:
         """Reads changed certificate and token files again. If a file is invalid, the old contents stay in use."""
         if self._tls is not None:
-            self._tls.renew()
+            self._tls.reload()
         changed_at = identities([self._token_file])
         if self._token_file is None or changed_at == self._read_at:
             return
@@ -113,7 +113,7 @@ class HttpAccess:
             self._token = read_token(self._token_file)
             _log.info("the token was read again")
         except FileProblem as problem:
-            _log.warning("%s%s; the old contents stay in use", self._place, problem)
+            _log.warning("%s%s; the old contents stay in use", self._message_prefix, problem)
 
 
 class HostCheck:
@@ -156,13 +156,13 @@ def require_auth_off_loopback(host: str | None, access: HttpAccess, option: str,
     """
     if is_loopback(host):
         return
-    trouble = ""
+    problem = ""
     if access.context is None:
-        trouble = f"there is no TLS; listen on 127.0.0.1, or set {certificate}"
+        problem = f"there is no TLS; listen on 127.0.0.1, or set {certificate}"
     elif not access.requires_authentication:
-        trouble = f"everybody would have access; listen on 127.0.0.1, or set {token}"
-    if trouble:
-        raise UserError(f"{option}: other hosts can reach this address, and {trouble}", EXIT_USAGE)
+        problem = f"everybody would have access; listen on 127.0.0.1, or set {token}"
+    if problem:
+        raise UserError(f"{option}: other hosts can reach this address, and {problem}", EXIT_USAGE)
 
 
 _LONGEST_TOKEN_BYTES = 4096

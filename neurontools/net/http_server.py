@@ -14,7 +14,7 @@ from typing import Any
 
 import h11
 
-from neurontools.net.acceptor import Acceptor, ConnectionLimiter, ConnectionSlot, client_key, listeners, readable
+from neurontools.net.acceptor import Acceptor, ConnectionLimiter, ConnectionSlot, client_key, listeners, wait_readable
 from neurontools.net.client_roles import Role
 from neurontools.net.http_access import Site
 from neurontools.net.http_messages import (
@@ -41,13 +41,13 @@ class HttpConnection:
     def __init__(
         self,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        place: ConnectionSlot,
+        slot: ConnectionSlot,
         patience: asyncio.Timeout,
         limits: HttpLimits,
         role: Role | None = Role.FULL,
     ) -> None:
         self._reader, self._writer = streams
-        self._place = place
+        self._slot = slot
         self._patience = patience
         self._limits = limits
         self._role = role
@@ -58,14 +58,14 @@ class HttpConnection:
     async def serve(self, answer: Answer) -> None:
         """Answers requests until the connection ends. Raises OSError or TimeoutError if the client ends it."""
         while (request := await self._read_request()) is not None:
-            self._place.busy()
+            self._slot.mark_busy()
             response = request if isinstance(request, HttpResponse) else answer(request)
             await self._respond(response, request if isinstance(request, HttpRequest) else None)
             if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                 await self._linger()
                 return
             self._http.start_next_cycle()
-            self._place.wait()
+            self._slot.mark_waiting()
             if not self._http.trailing_data[0]:
                 self._set_timeout(self._limits.idle_seconds)
 
@@ -141,16 +141,16 @@ class HttpConnection:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - coroutines run in tasks
 
-        def end(gone: asyncio.Future[bytes]) -> None:
+        def end(closed: asyncio.Future[bytes]) -> None:
             with contextlib.suppress(OSError):
-                gone.result()
+                closed.result()
             task.cancel()
 
         connection = self._writer.get_extra_info("socket")
         if connection is not None:  # a short send queue, so that a slow client gets recent pieces
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_STREAM_BYTES)
-        gone = asyncio.ensure_future(self._reader.read(1))
-        gone.add_done_callback(end)
+        hangup = asyncio.ensure_future(self._reader.read(1))
+        hangup.add_done_callback(end)
         try:
             async with contextlib.aclosing(pieces):
                 self._patience.reschedule(None)
@@ -159,8 +159,8 @@ class HttpConnection:
                         await self._write(self._http.send(h11.Data(piece)) or b"")
                         self._patience.reschedule(None)
         finally:
-            gone.remove_done_callback(end)
-            gone.cancel()
+            hangup.remove_done_callback(end)
+            hangup.cancel()
 
     async def _write(self, data: bytes) -> None:
         self._set_timeout(self._limits.write_seconds)
@@ -172,7 +172,7 @@ class HttpConnection:
         """Reads until the client closes: closing a socket with unread data would send a reset and drop the response."""
         if not self._writer.can_write_eof():  # TLS has its own close
             return
-        self._place.wait()
+        self._slot.mark_waiting()
         self._set_timeout(_LINGER_SECONDS)
         self._writer.write_eof()
         while await self._reader.read(_PIECE_BYTES):
@@ -209,7 +209,7 @@ class HttpServer:
         self._site = site
         self._name = name
         self._limits = limits
-        self._places = ConnectionLimiter(limits.connections, limits.of_an_address)
+        self._limiter = ConnectionLimiter(limits.connections, limits.of_an_address)
         self._handshakes = ConnectionLimiter(max(1, limits.connections // 8), max(1, limits.of_an_address // 4))
         self._acceptors: list[Acceptor] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -239,32 +239,32 @@ class HttpServer:
             if task is not None:
                 task.cancel()
 
-        place = self._places.enter(client_key(address[0]), make_room)
-        if place is None:
+        slot = self._limiter.acquire(client_key(address[0]), make_room)
+        if slot is None:
             connection.close()
             return
-        task = asyncio.get_running_loop().create_task(self._serve(connection, place))
+        task = asyncio.get_running_loop().create_task(self._serve(connection, slot))
         self._tasks.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             connection.close()  # a task that was cancelled before it started has not closed the connection
-            place.leave()
+            slot.release()
 
         task.add_done_callback(ended)
 
-    async def _serve(self, connection: socket.socket, place: ConnectionSlot) -> None:
+    async def _serve(self, connection: socket.socket, slot: ConnectionSlot) -> None:
         transport: asyncio.WriteTransport | None = None
         try:
             with contextlib.suppress(OSError, asyncio.CancelledError):  # cancelled by eviction
                 async with asyncio.timeout(self._limits.head_seconds) as patience:
-                    await readable(connection)
+                    await wait_readable(connection)
                     if not connection.recv(1, socket.MSG_PEEK):
                         return
-                    reader, writer = await self._open_streams(connection, place)
+                    reader, writer = await self._open_streams(connection, slot)
                     transport = writer.transport
                     role = self._site.access.role(writer.get_extra_info("peercert"))
-                    served = HttpConnection((reader, writer), place, patience, self._limits, role)
+                    served = HttpConnection((reader, writer), slot, patience, self._limits, role)
                     await served.serve(self._site.answer)
                     patience.reschedule(asyncio.get_running_loop().time() + self._limits.write_seconds)
                     writer.close()
@@ -274,7 +274,7 @@ class HttpServer:
                 transport.abort()
 
     async def _open_streams(
-        self, connection: socket.socket, place: ConnectionSlot
+        self, connection: socket.socket, slot: ConnectionSlot
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Returns the streams of a connection. With TLS, performs the handshake first."""
         loop, context = asyncio.get_running_loop(), self._site.access.context
@@ -284,7 +284,7 @@ class HttpServer:
             transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection)
             return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
         # A TLS handshake takes 75 kB of memory, so handshakes have a lower limit than connections.
-        handshake = self._handshakes.enter(place.peer, place.make_room)
+        handshake = self._handshakes.acquire(slot.peer, slot.make_room)
         try:
             transport, _ = await loop.connect_accepted_socket(
                 lambda: protocol,
@@ -295,7 +295,7 @@ class HttpServer:
             )
         finally:
             if handshake is not None:  # never None: every handshake can be evicted
-                handshake.leave()
+                handshake.release()
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 

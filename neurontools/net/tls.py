@@ -100,19 +100,19 @@ class ServerFiles:
 class ServerTls:
     """Creates TLS contexts of a server and renews them when the PEM files change. For one thread only.
 
-    The constructor raises UserError for an invalid file. In messages, `place` precedes the names of settings.
+    The constructor raises UserError for an invalid file. In messages, `message_prefix` precedes the names of settings.
     `protocols` are for ALPN.
     """
 
-    def __init__(self, files: ServerFiles, place: str, protocols: Sequence[str] = ()) -> None:
+    def __init__(self, files: ServerFiles, message_prefix: str, protocols: Sequence[str] = ()) -> None:
         self._files = files
-        self._place = place
+        self._message_prefix = message_prefix
         self._protocols = list(protocols)
         self._read_at = self._file_identities()
         try:
             self._context, self._authorities = self._read_files()
         except FileProblem as problem:
-            raise UserError(f"{place}{problem}", EXIT_USAGE) from None
+            raise UserError(f"{message_prefix}{problem}", EXIT_USAGE) from None
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -124,7 +124,7 @@ class ServerTls:
         """The contents of the client CA file, for comparison."""
         return self._authorities
 
-    def renew(self) -> bool:
+    def reload(self) -> bool:
         """Reads the PEM files again if one has changed. Returns whether new contents came into use."""
         changed_at = self._file_identities()
         if changed_at == self._read_at:
@@ -133,9 +133,9 @@ class ServerTls:
         try:
             self._context, self._authorities = self._read_files()
         except FileProblem as problem:
-            _log.warning("%s%s; the old contents stay in use", self._place, problem)
+            _log.warning("%s%s; the old contents stay in use", self._message_prefix, problem)
             return False
-        _log.info("%scertificate files were read again", self._place)
+        _log.info("%scertificate files were read again", self._message_prefix)
         return True
 
     def _read_files(self) -> tuple[ssl.SSLContext, bytes]:

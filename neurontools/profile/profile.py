@@ -313,13 +313,13 @@ class Profile:
             )
             start = row.start_ns
             first = end - row.operator_count
-            for number, took in enumerate(self.operator_ns[first:end], graph.first_operator):
+            for number, duration_ns in enumerate(self.operator_ns[first:end], graph.first_operator):
                 operator = self.operators[number]
                 yield ProfileEvent(
                     SpanKind.COLLECTIVE if operator.engine is Engine.COLLECTIVES else SpanKind.OPERATOR,
                     operator.name,
                     start,
-                    start + took,
+                    start + duration_ns,
                     row.core,
                     operator.engine,
                     flops=operator.flops,
@@ -329,7 +329,7 @@ class Profile:
                     scope=operator.scope,
                     **common,
                 )
-                start += took
+                start += duration_ns
 
     def span_events(self) -> Iterator[ProfileEvent]:
         """Yields transfers, compilations, input waits, collectives outside graphs, and annotations."""

@@ -235,14 +235,14 @@ class _ChunkReader:
                 raise DamagedProfile("an operator with a graph or stack that isn't there")
 
 
-def _parse_known_fields(text: bytes, kind: type[T], what: str) -> T:
+def _parse_known_fields(text: bytes, kind: type[T], section: str) -> T:
     """Builds a `kind` from a JSON document, and ignores unknown fields; raises DamagedProfile for invalid ones."""
     try:
         document = json.loads(text)
         value = kind(**{key: _list_to_tuple(found) for key, found in document.items() if key in kind.__slots__})
         _check_types(value, kind)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedProfile(f"{what} that can't be read ({type(error).__name__})") from None
+        raise DamagedProfile(f"{section} that can't be read ({type(error).__name__})") from None
     return value
 
 

@@ -151,9 +151,9 @@ class ProfileWriter(ProfileEncoder):
             self._file = -1
 
     def _drop_oldest_half(self) -> None:
-        kept = self._events
-        while len(kept) > 1 and self._event_bytes > self._most_event_bytes // 2:
-            for each in kept.pop(0):
+        events = self._events
+        while len(events) > 1 and self._event_bytes > self._most_event_bytes // 2:
+            for each in events.pop(0):
                 self.dropped[each.field] = self.dropped.get(each.field, 0) + each.rows
                 self._event_bytes -= each.size
         self._rewrite_file()
@@ -239,11 +239,11 @@ class ProfileStream(ProfileEncoder):
         self._lock = Lock()
         self._append(self.header)
 
-    def take_pending(self) -> bytes:
+    def drain_pending(self) -> bytes:
         """Removes and returns the bytes added since the last call."""
         with self._lock:
-            taken, self._pending = self._pending, bytearray()
-        return bytes(taken)
+            pending, self._pending = self._pending, bytearray()
+        return bytes(pending)
 
     def _emit_chunk(self, kind: bytes, payload: bytes, table: str, rows: int) -> None:
         del table, rows

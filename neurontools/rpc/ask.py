@@ -15,7 +15,7 @@ from neurontools.util.errors import (
 )
 
 # The exit code and message for each gRPC status.
-_TOLD = {
+_MESSAGES = {
     Status.NOT_FOUND: (EXIT_NOT_FOUND, "{details}"),
     Status.INVALID_ARGUMENT: (EXIT_USAGE, "{details}"),
     Status.FAILED_PRECONDITION: (EXIT_FAILURE, "the monitor daemon at {at} can't do that: {details}"),
@@ -76,23 +76,23 @@ def ask_error(socket_path: str, error: CallError) -> UserError:
         return UserError(
             f"the reply of {display_address(socket_path)} is not gRPC ({error}); is something else listening there?"
         )
-    exit_code, text = _TOLD.get(error.code, _OTHERWISE)
+    exit_code, text = _MESSAGES.get(error.code, _OTHERWISE)
     status = STATUS_NAMES.get(error.code, str(error.code))
-    told = text.format(at=display_address(socket_path), details=error.details or status, status=status)
+    message = text.format(at=display_address(socket_path), details=error.details or status, status=status)
     if error.code in (Status.UNAVAILABLE, Status.CANCELLED):
-        return NoDaemon(told, exit_code, is_absent=False)
+        return NoDaemon(message, exit_code, is_absent=False)
     if error.code == Status.DEADLINE_EXCEEDED:
-        return TimedOut(told, exit_code)
-    return UserError(told, exit_code)
+        return TimedOut(message, exit_code)
+    return UserError(message, exit_code)
 
 
 def _unreachable(socket_path: str, error: Unreachable) -> NoDaemon:
     at, cause = display_address(socket_path), error.reason[:1].lower() + error.reason[1:]
     if isinstance(error.__cause__, PermissionError):
-        told = f"no access to the monitor daemon at {at} ({cause}); use an account that its socket admits"
-        return NoDaemon(told, EXIT_PERMISSION, is_absent=False)
-    told = (
+        message = f"no access to the monitor daemon at {at} ({cause}); use an account that its socket admits"
+        return NoDaemon(message, EXIT_PERMISSION, is_absent=False)
+    message = (
         f'no monitor daemon at {at} ({cause}); start one with "neurond --socket {socket_path} --simulate trn1.32xlarge"'
     )
     absent = (FileNotFoundError, NotADirectoryError, ConnectionRefusedError)
-    return NoDaemon(told, EXIT_NO_DAEMON, is_absent=isinstance(error.__cause__, absent))
+    return NoDaemon(message, EXIT_NO_DAEMON, is_absent=isinstance(error.__cause__, absent))

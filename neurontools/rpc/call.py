@@ -108,11 +108,11 @@ class Reply(http2.Http2Stream):
         self._headers: dict[bytes, bytes] = {}
         self._partial = bytearray()
 
-    def take_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
+    def receive_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
         """Keeps the headers and trailers that a call needs; ignores all others."""
         self._headers.update((name, value) for name, value in headers if name in _NEEDED_HEADERS)
 
-    def take_data(self, data: bytes) -> None:
+    def receive_data(self, data: bytes) -> None:
         """Parses a part of the body. Raises if a message is too large, or if a unary call gets a second message."""
         body = self._partial
         body += data
@@ -185,7 +185,7 @@ class CallConnection:
 
     def _begin(self, reply: Reply, method: str, request: bytes, timeout_seconds: float | None) -> None:
         """Sends a request. If `timeout_seconds` is None, the call has no deadline."""
-        if not self._http2.takes_streams:
+        if not self._http2.accepts_streams:
             raise RpcError(Status.UNAVAILABLE, "the connection is closed")
         if timeout_seconds is not None:
             timeout_seconds = min(timeout_seconds, MAX_TIMEOUT_SECONDS)

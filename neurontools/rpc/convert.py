@@ -42,6 +42,7 @@ class _Plan:
         "_reads",
         "_recalled",
         "_recalls",
+        "convert",
         "enums",
         "kind",
         "message",
@@ -51,7 +52,6 @@ class _Plan:
         "repeated",
         "repeated_parts",
         "scalars",
-        "take",
     )
 
     def __init__(self, kind: type, late: frozenset[type] = frozenset()) -> None:
@@ -60,7 +60,8 @@ class _Plan:
         self._late = late
         self.message: type[Message] = getattr(neuron_pb2, kind.__name__)
         self.read: Callable[[Any], Any] = self._read
-        self.take: Callable[[Any], Any] = self._take  # decodes a part of a message, or takes it from the cache
+        # Decodes a part of a message, or returns it from the cache.
+        self.convert: Callable[[Any], Any] = self._convert_uncached
         self._reads = 0
         self._recalls = self._misses = 0
         self._recalled: dict[bytes, Any] = {}
@@ -139,9 +140,9 @@ class _Plan:
             values[name] = enum[_enum_name(message, name).removeprefix(_prefix(enum))]
         for name, optional, plan in self.parts:
             absent = optional and not message.HasField(name)
-            values[name] = None if absent else plan.take(getattr(message, name))
+            values[name] = None if absent else plan.convert(getattr(message, name))
         for name, plan in self.repeated_parts:
-            values[name] = tuple(plan.take(item) for item in getattr(message, name))
+            values[name] = tuple(plan.convert(item) for item in getattr(message, name))
         return self.kind(**values)
 
     def check(self, message: Any, most_parts: int) -> int:
@@ -163,13 +164,13 @@ class _Plan:
                 most_parts = plan.check(item, most_parts)
         return most_parts
 
-    def _take(self, message: Any) -> Any:
+    def _convert_uncached(self, message: Any) -> Any:
         found = self.read(message)
         if self._reads >= _READS_UNTIL_COMPILED:
-            self.take = self._cached
+            self.convert = self._convert_cached
         return found
 
-    def _cached(self, message: Any) -> Any:
+    def _convert_cached(self, message: Any) -> Any:
         """Returns the part from the cache, or decodes and caches it. Parts are frozen, so snapshots can share them."""
         content = message.SerializeToString()
         self._recalls += 1
@@ -179,7 +180,7 @@ class _Plan:
             self._misses += 1
             if self._misses > _MISSES_AT_FIRST + _MISSES_RATIO * self._recalls:
                 self._recalled.clear()
-                self.take = self.read
+                self.convert = self.read
             elif len(content) <= _LONGEST_REMEMBERED_BYTES:
                 if len(self._recalled) >= _MOST_REMEMBERED:
                     self._recalled.clear()
@@ -191,11 +192,11 @@ class _Plan:
         names, values = self._expressions()
         for name, optional, plan in self.parts:
             names[f"plan_{name}"] = plan
-            read = f"plan_{name}.take(m.{name})"
+            read = f"plan_{name}.convert(m.{name})"
             values[name] = f"{read} if has({name!r}) else None" if optional else read
         for name, plan in self.repeated_parts:
             names[f"plan_{name}"] = plan
-            values[name] = f"tuple([plan_{name}.take(part) for part in m.{name}])"
+            values[name] = f"tuple([plan_{name}.convert(part) for part in m.{name}])"
         arguments = ", ".join(f"{name}={value}" for name, value in values.items())
         return _compile_function(f"    return kind({arguments})\n", names)
 
@@ -221,7 +222,7 @@ class _LatePlan(_Plan):
 
     def __init__(self, kind: type, late: frozenset[type] = frozenset()) -> None:
         super().__init__(kind, late)
-        self.read = self.take = self._compiled()
+        self.read = self.convert = self._compiled()
 
     def _compiled(self) -> Callable[[Any], Any]:
         kind = self.kind
@@ -232,9 +233,9 @@ class _LatePlan(_Plan):
             """Decodes a part on first access, and stores it in its field. This is the object's `__getattr__`."""
             message = part._message  # noqa: SLF001
             if name in parts:
-                value = parts[name].take(getattr(message, name))
+                value = parts[name].convert(getattr(message, name))
             elif name in repeated:
-                value = tuple([repeated[name].take(each) for each in getattr(message, name)])
+                value = tuple([repeated[name].convert(each) for each in getattr(message, name)])
             else:
                 raise AttributeError(name)
             object.__setattr__(part, name, value)
@@ -242,9 +243,9 @@ class _LatePlan(_Plan):
 
         # `__class__` is the dataclass, so that the object equals a completely decoded one, and `replace` works.
         own = {"__slots__": ("_message",), "__getattr__": late, "__class__": property(lambda _self: kind)}
-        made = type(kind.__name__, (kind,), own)
+        late_type = type(kind.__name__, (kind,), own)
         names, values = self._expressions()
-        names |= {"new": object.__new__, "made": made, "set_message": vars(made)["_message"].__set__}
+        names |= {"new": object.__new__, "late_type": late_type, "set_message": vars(late_type)["_message"].__set__}
         names |= {f"set_{name}": getattr(kind, name).__set__ for name in values}
         lines = [f"    set_{name}(part, {value})\n" for name, value in values.items()]
         for name, optional, _ in self.parts:
@@ -252,7 +253,7 @@ class _LatePlan(_Plan):
                 names[f"set_{name}"] = getattr(kind, name).__set__
                 lines.append(f"    if not has({name!r}): set_{name}(part, None)\n")
         return _compile_function(
-            "".join(["    part = new(made)\n", *lines, "    set_message(part, m)\n", "    return part\n"]), names
+            "".join(["    part = new(late_type)\n", *lines, "    set_message(part, m)\n", "    return part\n"]), names
         )
 
 

@@ -18,13 +18,13 @@ def inject(socket_path: str, requests: Sequence[FaultRequest]) -> tuple[Injected
     """Injects all faults, or none if it raises UserError. Waits until the affected processes have acknowledged."""
     message = neuron_pb2.InjectFaultsRequest()
     for request in requests:
-        asked = message.faults.add(kind=request.kind, seed=request.seed)
+        fault = message.faults.add(kind=request.kind, seed=request.seed)
         for field in neuron_pb2.FaultRequest.DESCRIPTOR.fields:
             if field.has_presence and (value := getattr(request, field.name)) is not None:
-                setattr(asked, field.name, value)
+                setattr(fault, field.name, value)
     reply = ask(socket_path, f"{_SERVICE}InjectFaults", message.SerializeToString(), TIMEOUT_SECONDS)
     faults = neuron_pb2.InjectFaultsResponse.FromString(reply).faults
-    return tuple(from_message(InjectedFault, fault) for fault in faults)
+    return tuple(from_message(InjectedFault, each) for each in faults)
 
 
 def heal(socket_path: str, numbers: Iterable[int] = ()) -> int:

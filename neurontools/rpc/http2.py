@@ -60,10 +60,10 @@ class Http2Stream:
         self.send_window_bytes = 0
         self.received_bytes = 0  # bytes for which no WINDOW_UPDATE was sent yet
 
-    def take_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
+    def receive_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
         """Handles a header block of the reply: its headers or trailers."""
 
-    def take_data(self, data: bytes) -> None:
+    def receive_data(self, data: bytes) -> None:
         """Handles a part of the reply's body."""
 
 
@@ -89,7 +89,7 @@ class Http2Connection:
         self._send_window_bytes = DEFAULT_WINDOW_BYTES
         self._is_greeted = False
         self._is_going_away = False
-        self._farewell = ""
+        self._goaway_text = ""
         self._next_stream_id = 1
         self._stream = Http2Stream()
         # The incomplete header block: stream ID, whether it ends the stream, its bytes so far.
@@ -109,7 +109,7 @@ class Http2Connection:
         self._is_closed = False
 
     @property
-    def takes_streams(self) -> bool:
+    def accepts_streams(self) -> bool:
         """Whether the client may open another stream. Does not check whether the server closed the connection."""
         return not self._is_closed and not self._is_going_away and self._next_stream_id <= MAX_STREAM_ID
 
@@ -125,7 +125,7 @@ class Http2Connection:
 
     def receive(self) -> None:
         """Receives and handles one frame (RFC 9113, section 4.1). Drops frames of unknown types or other streams."""
-        header = self._take(_FRAME_HEADER_BYTES)
+        header = self._receive_exactly(_FRAME_HEADER_BYTES)
         length, kind, flags = int.from_bytes(header[:3]), header[3], header[4]
         stream_id = int.from_bytes(header[5:]) & MAX_STREAM_ID
         if not self._is_greeted and kind != _SETTINGS:
@@ -134,7 +134,7 @@ class Http2Connection:
             raise ProtocolError(f"frame of {length} bytes, more than the {_DEFAULT_FRAME_BYTES} allowed")
         if self._header_block is not None and kind != _CONTINUATION:
             raise ProtocolError(f"frame of type {kind} inside a header block")
-        payload = self._take(length)
+        payload = self._receive_exactly(length)
         self._is_greeted = True
         handler = self._FRAME_HANDLERS.get(kind)
         if handler is not None:
@@ -155,7 +155,7 @@ class Http2Connection:
         except BlockingIOError:
             chunk = None
         if chunk == b"":
-            raise ConnectionEnded(self._farewell or "the server closed the connection")
+            raise ConnectionEnded(self._goaway_text or "the server closed the connection")
         self._received += chunk or b""
         while self._has_frame():
             self.receive()
@@ -206,17 +206,17 @@ class Http2Connection:
         if sent < len(body):  # the server replied before it got the whole request, so the rest is dropped
             self._unsent += _frame(_RST_STREAM, 0, stream.id, CANCEL.to_bytes(4))
 
-    def _take(self, size: int) -> bytes:
+    def _receive_exactly(self, size: int) -> bytes:
         """Returns the next `size` bytes from the server. Sends queued data before it waits."""
         while len(self._received) < size:
             self.flush()
             chunk = self._ready_socket().recv(_RECEIVE_BYTES)
             if not chunk:
-                raise ConnectionEnded(self._farewell or "the server closed the connection")
+                raise ConnectionEnded(self._goaway_text or "the server closed the connection")
             self._received += chunk
-        taken = bytes(self._received[:size])
+        data = bytes(self._received[:size])
         del self._received[:size]
-        return taken
+        return data
 
     def _ready_socket(self) -> _socket.socket:
         """Returns the socket, with the time until the deadline as timeout. Raises TimeoutError after the deadline."""
@@ -246,7 +246,7 @@ class Http2Connection:
         self._received_bytes += len(payload)
         if stream_id == stream.id:
             stream.received_bytes += len(payload)
-            stream.take_data(_unpadded(flags, payload))
+            stream.receive_data(_unpadded(flags, payload))
             stream.is_ended = bool(flags & _END_STREAM)
         if self._received_bytes > self._window_bytes // 2:
             self._return_window()
@@ -276,7 +276,7 @@ class Http2Connection:
                     headers = hpack.decode(bytes(octets))
                 except ValueError as error:
                     raise ProtocolError(str(error)) from error
-                self._stream.take_headers(headers)
+                self._stream.receive_headers(headers)
                 self._stream.is_ended = ends_stream
 
     def _on_rst_stream(self, _flags: int, stream_id: int, payload: bytes) -> None:
@@ -322,9 +322,9 @@ class Http2Connection:
         """
         self._is_going_away = True
         last_stream_id = int.from_bytes(payload[:4]) & MAX_STREAM_ID
-        self._farewell = payload[8:].decode(errors="replace")
+        self._goaway_text = payload[8:].decode(errors="replace")
         if self._stream.id > last_stream_id:
-            raise ConnectionEnded(self._farewell or "the server is shutting down")
+            raise ConnectionEnded(self._goaway_text or "the server is shutting down")
 
     def _on_window_update(self, _flags: int, stream_id: int, payload: bytes) -> None:
         """Handles WINDOW_UPDATE (RFC 9113, section 6.9)."""

@@ -11,7 +11,7 @@ from math import isfinite
 CAN_BE_PROFILED = b"profiles"
 PROFILE = b"profile"
 PASSED = b"passed"
-ASKED = b"asked"
+ACCEPTED = b"asked"
 LONGEST_SECONDS = 3600.0
 MOST_STEPS = 1_000_000
 
@@ -31,9 +31,9 @@ class ProfileOptions:
     steps: int | None
 
 
-def request_of(pid: int, wanted: ProfileOptions) -> bytes:
+def encode_request(pid: int, options: ProfileOptions) -> bytes:
     """Encodes a profile request from a client to the daemon."""
-    return b"%s %d %s\n" % (PROFILE, pid, _numbers(wanted))
+    return b"%s %d %s\n" % (PROFILE, pid, _numbers(options))
 
 
 def is_request(line: bytes) -> bool:
@@ -49,33 +49,33 @@ def read_request(line: bytes) -> tuple[int, ProfileOptions]:
     pid = int(number)
     if word != PROFILE or not 0 < pid <= _MOST_PID:
         raise ValueError(f"PID {pid}")
-    return pid, _wanted(seconds, steps)
+    return pid, _decode_options(seconds, steps)
 
 
-def forward_request(wanted: ProfileOptions) -> bytes:
+def encode_forwarded_request(options: ProfileOptions) -> bytes:
     """Encodes the profile request that the daemon forwards to the process."""
-    return b"%s %s\n" % (PROFILE, _numbers(wanted))
+    return b"%s %s\n" % (PROFILE, _numbers(options))
 
 
-def read_passed_on(value: bytes) -> ProfileOptions:
+def decode_forwarded_request(value: bytes) -> ProfileOptions:
     """Decodes a forwarded profile request, given without its first word. Raises ValueError if it is malformed."""
     if len(value) > _LONGEST_BYTES:
         raise ValueError(f"{len(value)} bytes")
     seconds, steps = value.split(b" ")
-    return _wanted(seconds, steps)
+    return _decode_options(seconds, steps)
 
 
-def refusal_of(reason: str, text: str) -> bytes:
+def encode_refusal(reason: str, text: str) -> bytes:
     """Encodes the daemon's refusal of a profile request."""
     return b"%s %s %s\n" % (_REFUSED, reason.encode(), text.encode())
 
 
-def read_refusal(line: bytes) -> tuple[str, str]:
+def decode_refusal(line: bytes) -> tuple[str, str]:
     """Decodes the daemon's refusal to reason and text. If it is malformed, the whole line is the text."""
     word, _, rest = line.partition(b" ")
     reason, _, text = rest.partition(b" ")
-    said = text if word == _REFUSED and text else line
-    return reason.decode("utf-8", "replace"), said.decode("utf-8", "replace")
+    refusal = text if word == _REFUSED and text else line
+    return reason.decode("utf-8", "replace"), refusal.decode("utf-8", "replace")
 
 
 def encode_failure(why: str) -> bytes:
@@ -83,27 +83,27 @@ def encode_failure(why: str) -> bytes:
     return b"%s %s\n" % (_FAILED, why.encode())
 
 
-def is_failure(said: bytes) -> bool:
+def is_failure(reply: bytes) -> bool:
     """Whether the reply of a process starts with a failure message."""
-    return said.startswith(_FAILED + b" ")
+    return reply.startswith(_FAILED + b" ")
 
 
-def read_failure(line: bytes) -> str:
+def decode_failure(line: bytes) -> str:
     """Returns the text of a failure message. Returns any other line unchanged."""
     return line.removeprefix(_FAILED + b" ").decode("utf-8", "replace")
 
 
-def _numbers(wanted: ProfileOptions) -> bytes:
-    return b"%.6f %d" % (wanted.seconds, wanted.steps or 0)
+def _numbers(options: ProfileOptions) -> bytes:
+    return b"%.6f %d" % (options.seconds, options.steps or 0)
 
 
-def _wanted(seconds: bytes, steps: bytes) -> ProfileOptions:
-    wanted = ProfileOptions(float(seconds), int(steps) or None)
-    if not isfinite(wanted.seconds) or not 0 < wanted.seconds <= LONGEST_SECONDS:
-        raise ValueError(f"{wanted.seconds} seconds")
-    if not 0 <= (wanted.steps or 0) <= MOST_STEPS:
-        raise ValueError(f"{wanted.steps} steps")
-    return wanted
+def _decode_options(seconds: bytes, steps: bytes) -> ProfileOptions:
+    options = ProfileOptions(float(seconds), int(steps) or None)
+    if not isfinite(options.seconds) or not 0 < options.seconds <= LONGEST_SECONDS:
+        raise ValueError(f"{options.seconds} seconds")
+    if not 0 <= (options.steps or 0) <= MOST_STEPS:
+        raise ValueError(f"{options.steps} steps")
+    return options
 
 
 def receive_descriptor(connection: socket.socket, most_bytes: int, flags: int = 0) -> tuple[bytes, int | None]:
@@ -113,10 +113,10 @@ def receive_descriptor(connection: socket.socket, most_bytes: int, flags: int = 
     """
     found = array.array("i")
     space = socket.CMSG_LEN(found.itemsize)
-    said, ancillary, _, _ = connection.recvmsg(most_bytes, space, flags | socket.MSG_CMSG_CLOEXEC)
-    for level, kind, data in ancillary:
+    received, ancillary, _, _ = connection.recvmsg(most_bytes, space, flags | socket.MSG_CMSG_CLOEXEC)
+    for level, kind, descriptors in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+            found.frombytes(descriptors[: len(descriptors) - len(descriptors) % found.itemsize])
     for more in found[1:]:
         os.close(more)
-    return said, found[0] if found else None
+    return received, found[0] if found else None

@@ -46,10 +46,10 @@ class RequestedProfile:
         self._has_ended = False
 
     @classmethod
-    def ask(cls, socket_path: str, pid: int, seconds: float, steps: int | None) -> RequestedProfile:
+    def request(cls, socket_path: str, pid: int, seconds: float, steps: int | None) -> RequestedProfile:
         """Sends the request to the daemon at a socket. Raises UserError if the daemon refuses or can't forward it."""
         ours, theirs = socket.socketpair()
-        asked = cls(pid, ours)
+        requested = cls(pid, ours)
         try:
             with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 deadline = monotonic() + _DAEMON_SECONDS
@@ -57,19 +57,19 @@ class RequestedProfile:
                 line = _line(connection, deadline)
                 if line is None or line.startswith(b"error: "):
                     raise NoDaemon(_refusal(socket_path, line), EXIT_NO_DAEMON, is_absent=False)
-                request = profile_protocol.request_of(pid, profile_protocol.ProfileOptions(seconds, steps))
+                request = profile_protocol.encode_request(pid, profile_protocol.ProfileOptions(seconds, steps))
                 socket.send_fds(connection, [request], [theirs.fileno()])
                 theirs.close()  # the daemon has its own copy of this descriptor
-                asked._await_answer(connection, socket_path, deadline)
+                requested._await_answer(connection, socket_path, deadline)
         except BaseException as error:
-            asked.close()
+            requested.close()
             if isinstance(error, TimeoutError):
-                told = f"the monitor daemon at unix:{socket_path} gave no answer in time; see its log, or restart it"
-                raise UserError(told, EXIT_TIMED_OUT) from None
+                problem = f"the monitor daemon at unix:{socket_path} gave no answer in time; see its log, or restart it"
+                raise UserError(problem, EXIT_TIMED_OUT) from None
             raise
-        return asked
+        return requested
 
-    def taken(self, timeout_seconds: float) -> None:
+    def wait_accepted(self, timeout_seconds: float) -> None:
         """Waits until the process has accepted the request.
 
         Raises UserError if the process does not answer, can't make a profile, or has ended.
@@ -78,15 +78,15 @@ class RequestedProfile:
         while b"\n" not in self._read:
             left = deadline - monotonic()
             if left <= 0 or not _is_readable(self.channel, left):
-                told = (
+                problem = (
                     f"PID {self.pid} does not answer; look whether it is stopped, or in a long operator, and try again"
                 )
-                raise UserError(told, EXIT_TIMED_OUT)
-            self._more()
+                raise UserError(problem, EXIT_TIMED_OUT)
+            self._receive()
             if self._has_ended:
                 raise UserError(f"PID {self.pid} ended before its profile had begun; see its own output")
         line, _, self._read = self._read.partition(b"\n")
-        if line != profile_protocol.ASKED:
+        if line != profile_protocol.ACCEPTED:
             self._fail(line)
 
     def read(self, timeout_seconds: float) -> bytes:
@@ -97,7 +97,7 @@ class RequestedProfile:
         if not self._read and not self._has_ended:
             if not _is_readable(self.channel, timeout_seconds):
                 raise TimeoutError
-            self._more()
+            self._receive()
         part, self._read = self._read, b""
         if profile_protocol.is_failure(part):
             self._fail(part.partition(b"\n")[0])
@@ -131,18 +131,18 @@ class RequestedProfile:
         if not _is_readable(connection, 0) and self.channel.recv(1, socket.MSG_PEEK):
             return
         if not _is_readable(connection, _LAST_WORD_SECONDS):
-            told = (
+            problem = (
                 f"the monitor daemon at unix:{socket_path} is of a version that passes on no such requests; update it"
             )
-            raise UserError(told)
+            raise UserError(problem)
         line = _line(connection, deadline)
         if line is None:
             raise NoDaemon(f"the monitor daemon at unix:{socket_path} ended; retry", EXIT_NO_DAEMON, is_absent=False)
         if line != profile_protocol.PASSED:
-            reason, text = profile_protocol.read_refusal(line)
+            reason, text = profile_protocol.decode_refusal(line)
             raise UserError(text, _EXIT_CODES.get(reason, EXIT_FAILURE))
 
-    def _more(self) -> None:
+    def _receive(self) -> None:
         try:
             part = self.channel.recv(_PART_BYTES)
         except OSError:
@@ -151,7 +151,7 @@ class RequestedProfile:
         self._has_ended = not part
 
     def _fail(self, line: bytes) -> None:
-        raise UserError(f"PID {self.pid}: {profile_protocol.read_failure(line)[:_LONGEST_LINE_BYTES]}")
+        raise UserError(f"PID {self.pid}: {profile_protocol.decode_failure(line)[:_LONGEST_LINE_BYTES]}")
 
 
 def _connect(connection: socket.socket, socket_path: str) -> None:
@@ -166,8 +166,8 @@ def _connect(connection: socket.socket, socket_path: str) -> None:
 
 
 def _refusal(socket_path: str, line: bytes | None) -> str:
-    said = None if line is None else line.removeprefix(b"error: ").decode("utf-8", "replace")
-    why = "ended the connection" if said is None else f"refuses: {said}"
+    reason = None if line is None else line.removeprefix(b"error: ").decode("utf-8", "replace")
+    why = "ended the connection" if reason is None else f"refuses: {reason}"
     return f"the monitor daemon at unix:{socket_path} {why}"
 
 

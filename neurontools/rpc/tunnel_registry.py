@@ -32,7 +32,7 @@ _STOP_SECONDS = 2.0
 
 
 @dataclass(slots=True, eq=False)
-class _Door:
+class _TunnelListener:
     """The listening local socket of a tunnel, and the address of its remote daemon."""
 
     address: RemoteAddress
@@ -41,10 +41,10 @@ class _Door:
 
 
 @dataclass(slots=True)
-class _Connected:
+class _TunnelAttempt:
     """A local client, with the TLS connection opened for it, or with the reason why opening it failed."""
 
-    door: _Door
+    listener: _TunnelListener
     local: socket.socket
     remote: ssl.SSLSocket | None
     why_not: str = field(default="")
@@ -63,8 +63,8 @@ class TunnelSet:
         self._tls = tls
         self._directory = tempfile.mkdtemp(prefix="neurontools-", dir=_short_directory())
         self._selector = selectors.DefaultSelector()
-        self._asked: deque[_Door] = deque()
-        self._done: deque[_Connected] = deque()
+        self._opened: deque[_TunnelListener] = deque()
+        self._attempts: deque[_TunnelAttempt] = deque()
         self._pipes: set[TunnelPipe] = set()
         self._count = 0
         self._is_closing = False
@@ -88,7 +88,7 @@ class TunnelSet:
         except BaseException:
             listener.close()
             raise
-        self._asked.append(_Door(address, listener))
+        self._opened.append(_TunnelListener(address, listener))
         self._wake()
         return path
 
@@ -122,7 +122,7 @@ class TunnelSet:
             for key, _ in self._selector.select(0 if unfinished else None):
                 if isinstance(key.data, TunnelPipe):
                     ready.add(key.data)
-                elif isinstance(key.data, _Door):
+                elif isinstance(key.data, _TunnelListener):
                     self._accept(key.data)
                 elif isinstance(key.data, socket.socket):
                     self._drain(key.data)
@@ -138,19 +138,19 @@ class TunnelSet:
             self._has_ended = True
             os.close(self._wakened)
             os.close(self._waker)
-        for done in self._done:
+        for done in self._attempts:
             done.close()
-        for door in self._asked:
-            door.listener.close()
+        for listener in self._opened:
+            listener.listener.close()
 
     def _register_new(self) -> None:
         """Registers the sockets and connections that other threads have made."""
-        while self._asked:
-            door = self._asked.popleft()
-            self._selector.register(door.listener, selectors.EVENT_READ, door)
-        while self._done:
-            done = self._done.popleft()
-            done.door.connecting -= 1
+        while self._opened:
+            listener = self._opened.popleft()
+            self._selector.register(listener.listener, selectors.EVENT_READ, listener)
+        while self._attempts:
+            done = self._attempts.popleft()
+            done.listener.connecting -= 1
             if done.remote is None:
                 send_goaway(done.local, done.why_not)
                 self._selector.register(done.local, selectors.EVENT_READ, done.local)
@@ -160,25 +160,25 @@ class TunnelSet:
             self._selector.register(pipe.local, selectors.EVENT_READ, pipe)
             self._selector.register(pipe.remote, selectors.EVENT_READ, pipe)
 
-    def _accept(self, door: _Door) -> None:
+    def _accept(self, listener: _TunnelListener) -> None:
         try:
-            local, _ = door.listener.accept()
+            local, _ = listener.listener.accept()
         except OSError:
             return
         local.setblocking(False)
-        if door.connecting >= _MOST_CONNECTING:
+        if listener.connecting >= _MOST_CONNECTING:
             local.close()
             return
-        door.connecting += 1
-        threading.Thread(target=self._connect, args=(door, local), name="connecting", daemon=True).start()
+        listener.connecting += 1
+        threading.Thread(target=self._connect, args=(listener, local), name="connecting", daemon=True).start()
 
-    def _connect(self, door: _Door, local: socket.socket) -> None:
+    def _connect(self, listener: _TunnelListener, local: socket.socket) -> None:
         """Opens the TLS connection for a local client. Runs in its own thread."""
         try:
-            done = _Connected(door, local, _connect_tls(door.address, self._tls.context()))
+            done = _TunnelAttempt(listener, local, _connect_tls(listener.address, self._tls.context()))
         except (OSError, ValueError) as error:
-            done = _Connected(door, local, None, connection_failure_text(error))
-        self._done.append(done)
+            done = _TunnelAttempt(listener, local, None, connection_failure_text(error))
+        self._attempts.append(done)
         if not self._wake():
             done.close()
 
@@ -190,7 +190,7 @@ class TunnelSet:
             self._selector.unregister(remote_number)
             self._selector.modify(pipe.local, selectors.EVENT_READ, pipe.local)
             return False
-        for end, events in zip((pipe.local, pipe.remote), pipe.wants, strict=True):
+        for end, events in zip((pipe.local, pipe.remote), pipe.selector_events, strict=True):
             if self._selector.get_key(end).events != events:
                 self._selector.modify(end, events, pipe)
         return pipe.is_unfinished
@@ -252,7 +252,7 @@ class TunnelPipe:
         self._has_answered = False
 
     @property
-    def wants(self) -> tuple[int, int]:
+    def selector_events(self) -> tuple[int, int]:
         """The selector events to wait for before `move`: those of the local and those of the remote socket."""
         read, write = selectors.EVENT_READ, selectors.EVENT_WRITE
         local = (0 if self._up else read) | (write if self._down else 0)
@@ -382,9 +382,9 @@ def connection_failure_text(error: Exception) -> str:
 
 
 def _tls_failure_text(name: str) -> str:
-    for ending, told in _ALERTS:
+    for ending, explanation in _ALERTS:
         if name.endswith(ending):
-            return told
+            return explanation
     if name in _NO_TLS:
         return "it does not speak TLS; is this the port of neurond --listen?"
     return f"TLS failed: {name.replace('_', ' ').lower() or 'no reason given'}"
@@ -432,7 +432,7 @@ def configuration_directory(environment: Mapping[str, str]) -> str:
     return f"{home}/neurontools/tls"
 
 
-_standing: list[TunnelSet] = []
+_open_tunnels: list[TunnelSet] = []
 
 
 def open_tunnel(text: str, given_by: str, given: Mapping[str, str], environment: Mapping[str, str]) -> str:
@@ -442,7 +442,7 @@ def open_tunnel(text: str, given_by: str, given: Mapping[str, str], environment:
     except ValueError as error:
         raise UserError(f"{given_by}: {error}", EXIT_USAGE) from None
     tunnels = TunnelSet(client_tls(given, environment))
-    _standing.append(tunnels)
+    _open_tunnels.append(tunnels)
     path = tunnels.open(address)
     socket_path.set_display_address(path, address.text)
     return path
@@ -450,5 +450,5 @@ def open_tunnel(text: str, given_by: str, given: Mapping[str, str], environment:
 
 def close_tunnels() -> None:
     """Closes all tunnels of this command."""
-    while _standing:
-        _standing.pop().close()
+    while _open_tunnels:
+        _open_tunnels.pop().close()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from neurontools import catalog
 from neurontools.catalog import Fact
-from neurontools.catalog.facts import known_value, simulated_serial_number
+from neurontools.catalog.facts import required_value, simulated_serial_number
 from neurontools.model import Device, EccCounters, HbmStack, Instance, NeuronCore, Process, Snapshot, SourceKind
 
 INSTANCE_ID = "i-0123456789abcdef0"
@@ -20,7 +20,7 @@ def idle_host(instance_type: str, logical_neuroncore_config: int | None = None) 
     kind = catalog.load(instance_type)
     family = kind.family
     per_device = family.physical_cores_per_device
-    memory_bytes = known_value(family.device_memory_bytes)
+    memory_bytes = required_value(family.device_memory_bytes)
     lnc = family.checked_lnc(logical_neuroncore_config)
     devices = []
     for index, facts in enumerate(kind.devices):
@@ -65,7 +65,7 @@ def idle_host(instance_type: str, logical_neuroncore_config: int | None = None) 
                 device_type=family.device_type,
                 device_version=family.device_version,
                 neuroncore_version=family.neuroncore_version(lnc),
-                topology=kind.topology_standing,
+                topology=kind.topology_evidence,
             ),
         ),
         devices=tuple(devices),

@@ -116,10 +116,10 @@ def _cover(target: Path, added: Path, devices: Mapping[str, int] | None = None) 
     Entries in `devices` become character devices, or plain files if this user may not create devices.
     """
     # Open descriptors keep the tree reachable, even if it is below the covered directory.
-    held = [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in (target, added) if path.is_dir()]
+    directories = [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in (target, added) if path.is_dir()]
     entries = {
         name: Path(f"/proc/self/fd/{descriptor}", name)
-        for descriptor in held
+        for descriptor in directories
         for name in os.listdir(f"/proc/self/fd/{descriptor}")  # noqa: PTH208
     }
     try:
@@ -137,7 +137,7 @@ def _cover(target: Path, added: Path, devices: Mapping[str, int] | None = None) 
                 place.touch()
             _bind(source, place)
     finally:
-        for descriptor in held:
+        for descriptor in directories:
             os.close(descriptor)
 
 
@@ -189,9 +189,9 @@ def _add_commands() -> None:
     else:
         _mount_memory(place)
     for name in _COMMANDS:
-        beside = Path(sys.executable).with_name(name)
+        own_command = Path(sys.executable).with_name(name)
         # The interpreter's directory may be unreadable for this user.
-        found = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
+        found = str(own_command) if os.access(own_command, os.X_OK) else shutil.which(name)
         if found is not None:
             (place / name).symlink_to(found)
 

@@ -150,26 +150,28 @@ class SimulatedHost(SimulatedDriver):
         return Path(self.directory) / "dev/kmsg"
 
     @contextmanager
-    def fault(self, kind: str, **asked: Any) -> Iterator[InjectedFault]:
+    def fault(self, kind: str, **parameters: Any) -> Iterator[InjectedFault]:
         """Injects a fault for the duration of the context.
 
-        `asked` has one of `device`, `core` and `pid`, and optionally `after_executions`, `after_seconds`,
+        `parameters` has one of `device`, `core` and `pid`, and optionally `after_executions`, `after_seconds`,
         `for_seconds`, `probability`, `amount`, `part` and `seed`; see neuron-fault(1). Raises ImpossibleFault (a
         ValueError) if these arguments contradict each other.
         """
-        fault = self.inject(kind, **asked)
+        fault = self.inject(kind, **parameters)
         try:
             yield fault
         finally:
             if any(each.number == fault.number for each in self.faults):
                 self.heal(fault.number)
 
-    def inject(self, kind: str, *, device: int | None = None, core: int | None = None, **asked: Any) -> InjectedFault:
+    def inject(
+        self, kind: str, *, device: int | None = None, core: int | None = None, **parameters: Any
+    ) -> InjectedFault:
         """Injects a fault, which lasts until `heal`.
 
         Returns once the affected processes have acknowledged the fault.
         """
-        request = FaultRequest(kind, device_index=device, neuroncore_index=core, **asked)
+        request = FaultRequest(kind, device_index=device, neuroncore_index=core, **parameters)
         return fault_calls.inject(self.socket, [request])[0]
 
     def heal(self, *numbers: int) -> int:
@@ -217,7 +219,7 @@ class SimulatedFleet:
         self._flags += [f"--processes={processes}", *([f"--mix={mix}"] if mix else [])]
         self._flags += [f"--metrics-from={metrics_from}"] if metrics_from is not None else []
         self._child: subprocess.Popen[bytes] | None = None
-        self._said: IO[bytes] | None = None
+        self._stderr: IO[bytes] | None = None
         self._lifeline = -1  # the kernel closes this pipe when this process ends, which ends the fleet
         self.directory = ""
 
@@ -240,9 +242,9 @@ class SimulatedFleet:
     @property
     def log(self) -> str:
         """The text that the command has written to standard error so far."""
-        if self._said is None:
+        if self._stderr is None:
             return ""
-        return os.pread(self._said.fileno(), 2**20, 0).decode("utf-8", "replace")
+        return os.pread(self._stderr.fileno(), 2**20, 0).decode("utf-8", "replace")
 
     def stop(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Sends a signal to the process of a host. SIGSTOP and SIGCONT pause and resume it."""
@@ -262,34 +264,34 @@ class SimulatedFleet:
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
-        if self._said is not None:
-            self._said.close()
-            self._said = None
+        if self._stderr is not None:
+            self._stderr.close()
+            self._stderr = None
 
     def _start(self) -> None:
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the command runs
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the command runs
         with ExitStack() as stack:
             readable, writable = os.pipe()
             stack.callback(os.close, readable)
-            held, self._lifeline = os.pipe()
+            lifeline_fd, self._lifeline = os.pipe()
             try:
                 self._child = subprocess.Popen(
                     [
                         # -P keeps the current directory out of the import path.
                         *(sys.executable, "-P", "-c", "from neurond.fleet.command import main; main()"),
                         *self._flags,
-                        *(f"--ready-fd={writable}", f"--while-fd={held}"),
+                        *(f"--ready-fd={writable}", f"--while-fd={lifeline_fd}"),
                     ],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    stderr=self._said,
-                    pass_fds=(writable, held),
+                    stderr=self._stderr,
+                    pass_fds=(writable, lifeline_fd),
                     env=os.environ | {"TMPDIR": _SHORT},
                 )
             finally:
                 os.close(writable)
-                os.close(held)
-            is_told = bool(select.select([readable], [], [], self._start_seconds)[0])
-            self.directory = os.read(readable, 4096).decode().strip() if is_told else ""
+                os.close(lifeline_fd)
+            is_ready = bool(select.select([readable], [], [], self._start_seconds)[0])
+            self.directory = os.read(readable, 4096).decode().strip() if is_ready else ""
             if not self.directory:
                 raise RuntimeError(self.log.strip() or "the simulated fleet did not start")

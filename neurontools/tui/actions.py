@@ -28,7 +28,7 @@ def _show_help(dashboard: DashboardState) -> None:
 
 def _go_back(dashboard: DashboardState) -> None:
     """Clears the search of the list. Without a search, closes the details. Without details, clears the filter."""
-    if dashboard.search_text and (dashboard.details_pid is None or dashboard.is_surroundings_list):
+    if dashboard.search_text and (dashboard.details_pid is None or dashboard.is_context_list):
         dashboard.search_text = ""
     elif dashboard.details_pid is not None and dashboard.details_opened_from:
         dashboard.show_page(dashboard.details_opened_from)
@@ -286,7 +286,7 @@ def _edit_filter(dashboard: DashboardState) -> None:
 
 
 def _edit_search(dashboard: DashboardState) -> None:
-    if not dashboard.are_surroundings_shown:
+    if not dashboard.is_context_shown:
         dashboard.details_pid = None  # closes the plots, which have no list to search
     dashboard.edited_search, dashboard.search_start = "", dashboard.selected_key()
 
@@ -337,12 +337,12 @@ def _choose_signal(dashboard: DashboardState) -> None:
     dashboard.open_dialog = signal_dialog(dashboard)
 
 
-def _toggle_surroundings(dashboard: DashboardState) -> None:
+def _toggle_process_context(dashboard: DashboardState) -> None:
     """Switches the details of a process between the plots, and the environment and process tree."""
     has_details, is_time_shown = dashboard.details_pid is not None, dashboard.is_time_shown
     if _open_details(dashboard, "a job has no environment; Enter lists its processes, which have one"):
         dashboard.is_time_shown = False
-        dashboard.are_surroundings_shown = is_time_shown or not (has_details and dashboard.are_surroundings_shown)
+        dashboard.is_context_shown = is_time_shown or not (has_details and dashboard.is_context_shown)
 
 
 def _toggle_time(dashboard: DashboardState) -> None:
@@ -387,7 +387,7 @@ def _go_to_event(dashboard: DashboardState, step: int) -> None:
         dashboard.show_message(f"nothing matches {shown}")
     elif dashboard.page != "processes" and (context := dashboard.render_context()) is not None:
         # Not on the process list, whose heading already shows the number of matches.
-        dashboard.show_message(f"search: {shown}, {context.found_text}")
+        dashboard.show_message(f"search: {shown}, {context.match_text}")
 
 
 def _go_live(dashboard: DashboardState) -> None:
@@ -448,7 +448,7 @@ ACTION_FUNCTIONS: dict[str, Callable[[DashboardState], object]] = {
     "untag_all": _untag_all,
     "choose_signal": _choose_signal,
     "toggle_time": _toggle_time,
-    "toggle_surroundings": _toggle_surroundings,
+    "toggle_surroundings": _toggle_process_context,
     "toggle_pause": lambda dashboard: dashboard.time.toggle_pause(),
     "step_back": lambda dashboard: dashboard.time.step(-1),
     "step_forward": lambda dashboard: dashboard.time.step(1),

@@ -55,54 +55,54 @@ class NeuronTop(App[None]):
         self.dashboard = dashboard
         self.typed_ahead = typed_ahead or TypedAhead()
         self._has_next = typed_ahead is not None  # whether the page of many hosts follows when the user leaves
-        self.board = DashboardWidget(dashboard, theme_name, self.typed_ahead)
+        self.dashboard_widget = DashboardWidget(dashboard, theme_name, self.typed_ahead)
         self._settings_file = settings_file
         self.endings: ExitSignals | None = None
         self.attributes_before: list[Any] | None = None  # terminal attributes before the first frame
-        self.when_taken_over: Callable[[], object] = lambda: None  # called once Textual owns the alternate screen
+        self.on_takeover: Callable[[], object] = lambda: None  # called once Textual owns the alternate screen
         self.early_keys = ""  # characters that the user typed before Textual started
         self._is_pending = False
-        self._held = ExitStack()
+        self._exit_stack = ExitStack()
         shell = dashboard.shell
         shell.quit = self._quit
         shell.suspend = self.action_suspend_process
         shell.show_palette = self.action_command_palette
         shell.next_theme = self._next_theme
         shell.set_theme = self._choose_theme
-        shell.save_screenshot = self._save_picture
+        shell.save_screenshot = self._save_screenshot
         shell.toggle_recording = self._toggle_recording
 
     def get_default_screen(self) -> Screen[None]:
-        return DashboardScreen(self.board)
+        return DashboardScreen(self.dashboard_widget)
 
     def on_load(self) -> None:
         """Suspends Textual's drawing, so that the first frame stays until the widget has drawn once."""
-        self._held.enter_context(self.batch_update())
-        self.board.when_drawn = self._show
+        self._exit_stack.enter_context(self.batch_update())
+        self.dashboard_widget.when_drawn = self._draw_whole
 
-    def _show(self) -> None:
+    def _draw_whole(self) -> None:
         """Makes Textual draw the whole widget once. Afterwards the widget writes only changed cells."""
-        self._held.close()
-        self.board.refresh()
-        self.board.call_after_refresh(self._let_paint)
+        self._exit_stack.close()
+        self.dashboard_widget.refresh()
+        self.dashboard_widget.call_after_refresh(self._start_painting)
 
-    def _let_paint(self) -> None:
+    def _start_painting(self) -> None:
         driver = self.terminal_driver
         if driver is None:
-            self.when_taken_over()
+            self.on_takeover()
             return
-        self.board.is_behind = lambda: driver.is_behind
+        self.dashboard_widget.is_behind = lambda: driver.is_behind
         if isinstance(driver, HandoverDriver):
-            self.board.paint = driver.write
+            self.dashboard_widget.paint = driver.write
             # Since `_show` ran, Textual may have rendered lines without writing them to the terminal.
-            self.board.refresh()
+            self.dashboard_widget.refresh()
 
     def on_mount(self) -> None:
         self.dashboard.feed.start(self._announce)
         period = _HEARTBEAT_SECONDS if self.dashboard.feed.is_live else _REPLAY_SECONDS
-        self.set_interval(period, self._beat)
+        self.set_interval(period, self._redraw_periodically)
         # Redraws all lines after Ctrl-Z and fg, because the screen is then empty.
-        self.app_resume_signal.subscribe(self, lambda _app: self.board.redraw(whole=True))
+        self.app_resume_signal.subscribe(self, lambda _app: self.dashboard_widget.redraw(whole=True))
         exit_on_signals(self, self.endings)
         early = [(character_to_key(character), character) for character in self.early_keys]
         self.typed_ahead.deliver(self.dashboard.press, early)
@@ -116,7 +116,7 @@ class NeuronTop(App[None]):
         self._is_pending = False
         self.dashboard.feed.drain()
         self.dashboard.time.advance()
-        self.board.redraw()
+        self.dashboard_widget.redraw()
 
     def _announce(self) -> None:
         """Posts a FeedChanged message unless one is pending. Called in the feed's thread."""
@@ -124,10 +124,10 @@ class NeuronTop(App[None]):
             self._is_pending = True
             self.post_message(FeedChanged())
 
-    def _beat(self) -> None:
+    def _redraw_periodically(self) -> None:
         """Redraws the screen for a replay, an expired message, or the growing age of old data."""
         if self.dashboard.time.advance() or self.dashboard.is_restless():
-            self.board.redraw()
+            self.dashboard_widget.redraw()
 
     def _quit(self) -> None:
         if self._settings_file is not None:
@@ -138,7 +138,7 @@ class NeuronTop(App[None]):
 
     def _next_theme(self) -> str:
         names = list(THEMES)
-        name = names[(names.index(self.board.theme_name) + 1) % len(names)]
+        name = names[(names.index(self.dashboard_widget.theme_name) + 1) % len(names)]
         self._choose_theme(name)
         return name
 
@@ -147,10 +147,10 @@ class NeuronTop(App[None]):
         self.set_theme_name(name if name in THEMES else "dark")
 
     def set_theme_name(self, name: str) -> None:
-        self.board.theme_name = name
-        self.board.redraw(whole=True)
+        self.dashboard_widget.theme_name = name
+        self.dashboard_widget.redraw(whole=True)
 
-    def _save_picture(self) -> str:
+    def _save_screenshot(self) -> str:
         name = time.strftime("neuron-top-%Y%m%d-%H%M%S.svg")
         for folder in (Path.cwd(), Path.home()):
             if os.access(folder, os.W_OK):
@@ -194,6 +194,6 @@ class NeuronTop(App[None]):
     def _command(self, action: keys.KeyAction):  # type: ignore[no-untyped-def]
         def run() -> None:
             self.dashboard.act(action)
-            self.board.redraw()
+            self.dashboard_widget.redraw()
 
         return run

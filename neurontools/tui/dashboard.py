@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neurontools.tui import actions, keys
 from neurontools.tui.dashboard_state import DashboardState, OpenDialog
-from neurontools.views.feed_view import SENSELESS
+from neurontools.views.feed_view import CORRUPT_DATA_ERRORS
 
 _MOST_TYPED = 200
 
@@ -33,7 +33,7 @@ class Dashboard(DashboardState):
                 actions.choose_tab_number(self, int(key))
             else:
                 actions.ACTION_FUNCTIONS[action.name](self)
-        except SENSELESS as error:
+        except CORRUPT_DATA_ERRORS as error:
             self.show_message(f"this can't be done at this moment: {error}")
         return True
 
@@ -47,7 +47,7 @@ class Dashboard(DashboardState):
         """Handles a mouse click. Returns False if there is no click target at this cell."""
         try:
             return self._click(column, row)
-        except SENSELESS as error:
+        except CORRUPT_DATA_ERRORS as error:
             self.show_message(f"this can't be done at this moment: {error}")
             return True
 
@@ -68,9 +68,9 @@ class Dashboard(DashboardState):
         if action == "page":
             self.show_page(argument)
         elif action == "tab":
-            scene = self.render_context()
-            if scene is not None:
-                actions.choose_tab(self, scene, int(argument) if argument else None)
+            context = self.render_context()
+            if context is not None:
+                actions.choose_tab(self, context, int(argument) if argument else None)
         elif action == "sort":
             actions.sort_by(self, argument)
         elif action == "scrub":

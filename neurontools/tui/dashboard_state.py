@@ -12,7 +12,7 @@ from neurontools.tui.keys import KeyMap
 from neurontools.views.drawing.glyphs import Dialog, draw_dialog
 from neurontools.views.drawing.lines import TextPage, fit, printable
 from neurontools.views.drawing.render_context import RenderContext
-from neurontools.views.feed_view import DEVICE_PAGES, JOB_PAGES, SENSELESS, FeedView
+from neurontools.views.feed_view import CORRUPT_DATA_ERRORS, DEVICE_PAGES, JOB_PAGES, FeedView
 from neurontools.views.screen import draw_screen
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MESSAGE_SECONDS = 6.0
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -30,9 +30,9 @@ def _nothing() -> None:
 class Shell:
     """Functions of the Textual application that the dashboard calls."""
 
-    quit: Callable[[], None] = _nothing
-    suspend: Callable[[], None] = _nothing
-    show_palette: Callable[[], None] = _nothing
+    quit: Callable[[], None] = _do_nothing
+    suspend: Callable[[], None] = _do_nothing
+    show_palette: Callable[[], None] = _do_nothing
     next_theme: Callable[[], str] = lambda: ""
     set_theme: Callable[[str], None] = lambda _name: None
     save_screenshot: Callable[[], str] = lambda: ""
@@ -100,15 +100,15 @@ class DashboardState(FeedView):
         context = super().render_context()
         if context is not None:
             context.key_texts, context.tagged = self.keymap.changed, self.tagged
-            context.message = self._prompt(context.found_text)
+            context.message = self._prompt(context.match_text)
         return context
 
     def draw(self, width: int, height: int) -> TextPage:
         """Draws the whole screen. Each line is `width` terminal cells wide."""
         try:
-            scene = self.render_context()
-            page = draw_screen(scene, width, height) if scene is not None else None
-        except SENSELESS as error:
+            context = self.render_context()
+            page = draw_screen(context, width, height) if context is not None else None
+        except CORRUPT_DATA_ERRORS as error:
             page = self._notice(f"this moment can't be drawn: {type(error).__name__}: {error}", width, height)
         if page is None:
             page = self._notice(self.feed.status.text or "waiting for the first snapshot", width, height)
@@ -154,8 +154,8 @@ class DashboardState(FeedView):
         return feed.recorder.path.rpartition("/")[2] if feed.recorder is not None else ""
 
     def selected_job_row(self) -> JobRow | None:
-        scene = self.render_context()
-        rows = self.rows(scene) if scene is not None else None
+        context = self.render_context()
+        rows = self.rows(context) if context is not None else None
         return rows[min(self.list.cursor, len(rows) - 1)] if rows else None
 
     def pids_of_row(self) -> tuple[int, ...]:
@@ -167,8 +167,8 @@ class DashboardState(FeedView):
         """Returns the key that identifies the selected row; "" if the list is empty."""
         from neurontools.views.screen import list_entries
 
-        scene = self.render_context()
-        rows = list_entries(scene) if scene is not None else []
+        context = self.render_context()
+        rows = list_entries(context) if context is not None else []
         return rows[min(self.list.cursor, len(rows) - 1)].key if rows else ""
 
     def to_match(self, step: int) -> bool:
@@ -179,9 +179,9 @@ class DashboardState(FeedView):
         """
         from neurontools.views.screen import list_entries, matching_rows
 
-        scene, key = self.render_context(), self.selected_key()
-        rows = list_entries(scene, every=True) if scene is not None else []
-        found = matching_rows(scene, rows) if scene is not None else []
+        context, key = self.render_context(), self.selected_key()
+        rows = list_entries(context, every=True) if context is not None else []
+        found = matching_rows(context, rows) if context is not None else []
         if not found:
             return False
         here = next((position for position, row in enumerate(rows) if row.key == key), 0)
@@ -200,8 +200,8 @@ class DashboardState(FeedView):
         """Selects the row with this key if the list shows that row."""
         from neurontools.views.screen import list_entries
 
-        scene = self.render_context()
-        keys = [row.key for row in list_entries(scene)] if scene is not None else []
+        context = self.render_context()
+        keys = [row.key for row in list_entries(context)] if context is not None else []
         if key in keys:
             self.list.count = len(keys)
             self.move_to(keys.index(key))
@@ -215,13 +215,13 @@ class DashboardState(FeedView):
 
     def close_details(self) -> None:
         """Closes the details of a process, so that the list shows again."""
-        self.details_pid, self.are_surroundings_shown, self.is_time_shown = None, False, False
+        self.details_pid, self.is_context_shown, self.is_time_shown = None, False, False
 
     def move_to(self, position: int) -> None:
         """Moves the cursor of the page's list to the row at `position`, or the nearest existing row."""
         where = self.list
-        scene = self.render_context() if self.page in JOB_PAGES else None
-        rows = self.rows(scene) if scene is not None else None
+        context = self.render_context() if self.page in JOB_PAGES else None
+        rows = self.rows(context) if context is not None else None
         count = where.count if rows is None else len(rows)
         where.cursor = min(max(0, position), max(0, count - 1))
         if rows:

@@ -62,10 +62,10 @@ def update(
                 first = number
                 # Never cuts a run with wide characters, because its cell and character counts differ.
                 part = text if end - start != len(text) else text[max(0, left - start) : right - start]
-                wanted = sgr(theme, style, color_system)
-                if wanted != current:
-                    out.append(wanted)
-                    current = wanted
+                state = sgr(theme, style, color_system)
+                if state != current:
+                    out.append(state)
+                    current = state
                 out.append(part if part.isprintable() else escape_controls(part))
     return f"{_BEGIN}{''.join(out)}{_END}" if out else ""
 
@@ -117,10 +117,10 @@ def spans(line: Line, before: Line, width: int) -> list[tuple[int, int]]:
                 found.append((position + start, position + end))
         position += length
         new_text, old_text = new_text[length:], old_text[length:]
-    return _joined(found)
+    return _merge_spans(found)
 
 
-def _joined(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merge_spans(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
     result: list[tuple[int, int]] = []
     for left, right in found:
         if result and left - result[-1][1] < _LEAST_GAP:
@@ -176,7 +176,7 @@ class DashboardWidget(Widget, can_focus=True):
         self._drawn_size = (0, 0)
         self.when_drawn: Callable[[], None] | None = None  # called once, after the first full draw
         self.is_behind: Callable[[], bool] = lambda: False  # returns whether the terminal still has output queued
-        self._is_late = self._is_late_whole = False
+        self._is_redraw_pending = self._is_whole_pending = False
         self.paint: Callable[[str], None] | None = None  # writes text to the terminal; None: Textual draws
 
     def redraw(self, *, whole: bool = False) -> None:
@@ -185,9 +185,9 @@ class DashboardWidget(Widget, can_focus=True):
         if width <= 0 or height <= 0:
             return
         if self.is_behind():
-            self._is_late_whole |= whole
-            if not self._is_late:
-                self._is_late = True
+            self._is_whole_pending |= whole
+            if not self._is_redraw_pending:
+                self._is_redraw_pending = True
                 self.set_timer(_LATE_SECONDS, self._redraw_late)
             return
         lines = self.dashboard.draw(width, height).lines
@@ -220,7 +220,7 @@ class DashboardWidget(Widget, can_focus=True):
             self.refresh(*regions)
 
     def _redraw_late(self) -> None:
-        whole, self._is_late, self._is_late_whole = self._is_late_whole, False, False
+        whole, self._is_redraw_pending, self._is_whole_pending = self._is_whole_pending, False, False
         self.redraw(whole=whole)
 
     def render_line(self, y: int) -> Strip:
@@ -236,8 +236,8 @@ class DashboardWidget(Widget, can_focus=True):
 
     def on_key(self, event: events.Key) -> None:
         """Passes a key to the page. After the user has left the page, stores the key for the next page."""
-        if self._typed_ahead.is_kept:
-            self._typed_ahead.keep(event.key, event.character)
+        if self._typed_ahead.is_collecting:
+            self._typed_ahead.add(event.key, event.character)
             event.stop()
         elif self.dashboard.press(event.key, event.character):
             event.stop()
@@ -268,11 +268,11 @@ class DashboardScreen(Screen[None]):
 
     def __init__(self, board: DashboardWidget) -> None:
         super().__init__()
-        self._board = board
+        self._dashboard_widget = board
 
     def compose(self) -> ComposeResult:
-        yield self._board
+        yield self._dashboard_widget
 
     def on_key(self, event: events.Key) -> None:
         """Passes keys to the widget if they arrive before the widget has the focus."""
-        self._board.on_key(event)
+        self._dashboard_widget.on_key(event)

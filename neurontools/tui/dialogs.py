@@ -83,7 +83,7 @@ def device_dialog(dashboard: DashboardState, cursor: int = 0) -> OpenDialog:
     snapshot = dashboard.feed.timeline.snapshot(index) if index is not None else None
     # Omits devices that --device excludes, because they cannot be shown.
     indices = (
-        [device.index for device in dashboard.narrowing.filter_snapshot(snapshot).devices]
+        [device.index for device in dashboard.device_filter.filter_snapshot(snapshot).devices]
         if snapshot is not None
         else []
     )
@@ -336,6 +336,6 @@ def _confirmation_dialog(dashboard: DashboardState, name: str, targets: list[Pro
         if number == 1:
             dashboard.show_message("; ".join(send_signal(process, name) for process in targets))
 
-    who = f"{len(targets)} processes" if len(targets) > 1 else f"PID {targets[0].pid}"
+    subject = f"{len(targets)} processes" if len(targets) > 1 else f"PID {targets[0].pid}"
     options = ("No, do nothing", f"Yes, send {name}")
-    return OpenDialog(Dialog(f"Send {name} to {who}?", _target_lines(targets), options), decide)
+    return OpenDialog(Dialog(f"Send {name} to {subject}?", _target_lines(targets), options), decide)

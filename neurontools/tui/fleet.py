@@ -39,19 +39,19 @@ class FleetApp(App[str]):
         self._endings = endings
         self._fleet = fleet
         self.typed_ahead = typed_ahead
-        self._board = DashboardWidget(fleet, theme_name, typed_ahead)
+        self._dashboard_widget = DashboardWidget(fleet, theme_name, typed_ahead)
         fleet.leave = self._leave
         fleet.suspend = self.action_suspend_process
 
     def get_default_screen(self) -> Screen[None]:
-        return DashboardScreen(self._board)
+        return DashboardScreen(self._dashboard_widget)
 
     def on_mount(self) -> None:
         """Redraws each second, and more often until every host has answered or failed once."""
-        self.set_interval(_BEAT_SECONDS, self._board.redraw)
+        self.set_interval(_BEAT_SECONDS, self._dashboard_widget.redraw)
         if not self._fleet.feed.is_settled:
-            self._soon()
-        self.app_resume_signal.subscribe(self, lambda _app: self._board.redraw(whole=True))
+            self._redraw_until_settled()
+        self.app_resume_signal.subscribe(self, lambda _app: self._dashboard_widget.redraw(whole=True))
         exit_on_signals(self, self._endings)
         self.typed_ahead.deliver(self._fleet.press)
 
@@ -60,10 +60,10 @@ class FleetApp(App[str]):
             self.typed_ahead.begin()
         self.exit(name)
 
-    def _soon(self) -> None:
-        self._board.redraw()
+    def _redraw_until_settled(self) -> None:
+        self._dashboard_widget.redraw()
         if not self._fleet.feed.is_settled:
-            self.set_timer(_SOON_SECONDS, self._soon)
+            self.set_timer(_SOON_SECONDS, self._redraw_until_settled)
 
 
 _MESSAGE_SECONDS = 8.0
@@ -94,7 +94,7 @@ class FleetDashboard:
         self._is_grid_shown = True
         self._chosen = ""  # key of the selected host or group; the cursor follows it when rows move
         self._top = 0
-        self._room = 1
+        self._page_rows = 1
         self._drawn = TextPage()
         self._rows: list[HostRow] = []
         self._group_by = group_by
@@ -117,7 +117,7 @@ class FleetDashboard:
         self._rows = list_rows(chosen, SORTS[self._sort], self._group_by, self._opened)
         message, until = self._message
         now = time.monotonic()
-        scene = FleetContext(
+        context = FleetContext(
             rows=self._rows,
             all_states=all_states,
             jobs=self.feed.jobs,
@@ -135,15 +135,15 @@ class FleetDashboard:
             notes=self.feed.notes,
             glyphs=self._glyphs,
         )
-        self._drawn = fleet_page(scene, width, height)
-        self._top, self._room = self._drawn.list_top, max(1, self._drawn.list_height)
+        self._drawn = fleet_page(context, width, height)
+        self._top, self._page_rows = self._drawn.list_top, max(1, self._drawn.list_height)
         return self._drawn
 
     def press(self, key: str, character: str | None = None) -> bool:
         """Handles a key. Returns False if the key has no effect in the current state."""
         if self._is_filter_edited and self._edit(key, character):
             return True
-        steps = {"up": -1, "down": 1, "k": -1, "j": 1, "pageup": -self._room, "pagedown": self._room}
+        steps = {"up": -1, "down": 1, "k": -1, "j": 1, "pageup": -self._page_rows, "pagedown": self._page_rows}
         if key in _QUIT:
             self.leave(None)
         elif key == "ctrl+z":

@@ -119,20 +119,20 @@ class KeyMap:
     """Actions with their current keys.
 
     `changes` maps the names of actions to new keys, which replace their old keys. If the new key belonged to another
-    action, that action loses the key. `troubles` has an error text for each refused change.
+    action, that action loses the key. `problems` has an error text for each refused change.
     """
 
     def __init__(self, changes: Mapping[str, object] | None = None) -> None:
-        self.troubles: list[str] = []
+        self.problems: list[str] = []
         self.changed: dict[str, str] = {}
         """The changed keys of actions as text, by default key. Screens show these texts instead of the default keys."""
-        self.actions = self._with(changes) if changes else ACTIONS
+        self.actions = self._actions_with(changes) if changes else ACTIONS
         self.by_key = {key: action for action in self.actions for key in action.keys}
 
     def action(self, name: str) -> KeyAction:
         return next(action for action in self.actions if action.name == name)
 
-    def _with(self, changes: Mapping[str, object]) -> tuple[KeyAction, ...]:
+    def _actions_with(self, changes: Mapping[str, object]) -> tuple[KeyAction, ...]:
         names = [action.name for action in ACTIONS]
         given: dict[str, str] = {}  # name of the action, by Textual's name of the key
         shown: dict[str, list[str]] = {}
@@ -141,9 +141,9 @@ class KeyMap:
             if name not in names or name in _FIXED:
                 near = get_close_matches(str(name), names, n=1)
                 guess = f"; did you mean {near[0]}?" if near and name not in _FIXED else ""
-                self.troubles.append(f"{str(name)[:40]!r} is no action with keys to change{guess}")
+                self.problems.append(f"{str(name)[:40]!r} is no action with keys to change{guess}")
             elif not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-                self.troubles.append(f"{name}: give a key or a list of keys")
+                self.problems.append(f"{name}: give a key or a list of keys")
             else:
                 shown[name] = []
                 for text in texts:
@@ -151,11 +151,11 @@ class KeyMap:
                     other = given.get(key)
                     if not key or key in ALWAYS or other is not None or key in "123456789":
                         why = f"is that of {other}" if other else "can't be changed" if key else "is no key"
-                        self.troubles.append(f"{name}: {text[:20]!r} {why}")
+                        self.problems.append(f"{name}: {text[:20]!r} {why}")
                         continue
                     given[key] = name
                     shown[name].append(text)
-        made = []
+        actions = []
         for action in ACTIONS:
             own = tuple(key for key, name in given.items() if name == action.name)
             if action.name in shown and (own or not changes[action.name]):
@@ -163,11 +163,11 @@ class KeyMap:
                 text = ", ".join(shown[action.name])
             else:
                 fixed, own = tuple(key for key in action.keys if key not in given), ()
-                text = action.shown if fixed == action.keys else ", ".join(map(_spelled, fixed))
+                text = action.shown if fixed == action.keys else ", ".join(map(_display_name, fixed))
             if (own, fixed) != ((), action.keys):
                 self.changed.update(dict.fromkeys(action.keys, text))
-            made.append(replace(action, keys=own + fixed, shown=text or "-"))
-        return tuple(made)
+            actions.append(replace(action, keys=own + fixed, shown=text or "-"))
+        return tuple(actions)
 
 
 def textual_key(text: str) -> str:
@@ -190,6 +190,6 @@ def textual_key(text: str) -> str:
 _DEFAULTS = frozenset(key for action in ACTIONS for key in action.keys)
 
 
-def _spelled(key: str) -> str:
+def _display_name(key: str) -> str:
     """Converts Textual's name of a key for display: `ctrl+x` becomes `Ctrl+x`."""
     return "+".join(word.capitalize() if len(word) > 1 else word for word in key.split("+"))

@@ -39,7 +39,7 @@ def load_settings(path: Path) -> tuple[DashboardSettings, str]:
     settings = DashboardSettings()
     if not isinstance(given, dict):
         return settings, f"{shown} holds no JSON object; the defaults are used"
-    troubles: list[str] = []
+    problems: list[str] = []
     for setting in fields(DashboardSettings):
         if setting.name not in given:
             continue
@@ -50,15 +50,15 @@ def load_settings(path: Path) -> tuple[DashboardSettings, str]:
             value = float(value)
         if type(value) is not type(default):
             kind = {"str": "a text", "bool": "true or false", "tuple": "a list"}.get(type(default).__name__, "a number")
-            troubles.append(f"{setting.name} must be {kind}; the default is used")
+            problems.append(f"{setting.name} must be {kind}; the default is used")
         elif wrong := _invalid_reason(setting.name, value):
-            troubles.append(f"{setting.name}: {wrong}; the default is used")
+            problems.append(f"{setting.name}: {wrong}; the default is used")
         else:
             setattr(settings, setting.name, value)
     if given.get("health"):
-        troubles.append("health is not used any more: the daemon judges, by [health] of its configuration")
-    more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
-    return settings, f"{shown}: {troubles[0]}{more}" if troubles else ""
+        problems.append("health is not used any more: the daemon judges, by [health] of its configuration")
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return settings, f"{shown}: {problems[0]}{more}" if problems else ""
 
 
 def _invalid_reason(name: str, value: object) -> str:
@@ -89,7 +89,7 @@ def save_settings(path: Path, settings: DashboardSettings) -> None:
     Under sudo, HOME may still be the home of the calling user, who then owns the directory.
     """
     with suppress(OSError), Directory.open(path.parent, make_mode=0o755) as directory:
-        directory.replace(path.name, f"{json.dumps(settings.kept(), indent=2)}\n".encode())
+        directory.replace(path.name, f"{json.dumps(settings.values_to_save(), indent=2)}\n".encode())
 
 
 _MOST_BYTES = 2**20
@@ -118,11 +118,11 @@ _TABLES = ("themes", "keys")
 
 @dataclass(slots=True)
 class UserConfiguration:
-    """The user's themes and keys from neuron-top.toml. `troubles` has an error text for each ignored part."""
+    """The user's themes and keys from neuron-top.toml. `problems` has an error text for each ignored part."""
 
     themes: list[Theme] = field(default_factory=list)
     keys: dict[str, object] = field(default_factory=dict)
-    troubles: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     def register(self) -> None:
         """Adds the user's themes to the global table THEMES."""
@@ -140,7 +140,7 @@ def load_user_configuration(path: Path) -> UserConfiguration:
     try:
         text = read_regular_file(path)
     except (OSError, ValueError) as error:
-        found.troubles.append(f"{escape_controls(str(path))} can't be read ({error}); it counts as empty")
+        found.problems.append(f"{escape_controls(str(path))} can't be read ({error}); it counts as empty")
         return found
     if text is None:
         return found
@@ -149,12 +149,12 @@ def load_user_configuration(path: Path) -> UserConfiguration:
     try:
         tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        found.troubles.append(
+        found.problems.append(
             f"{escape_controls(str(path))} is no TOML: {escape_controls(str(error))}; it counts as empty"
         )
         return found
     for problem in _read_tables(tables, found):
-        found.troubles.append(escape_controls(f"{path}: {problem}"))
+        found.problems.append(escape_controls(f"{path}: {problem}"))
     return found
 
 
@@ -178,7 +178,7 @@ def _read_tables(tables: Mapping[str, object], found: UserConfiguration) -> list
     return problems
 
 
-def summarize_problems(troubles: list[str]) -> str:
+def summarize_problems(problems: list[str]) -> str:
     """Returns the first error text and the number of further errors; "" if there is no error."""
-    more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
-    return f"{troubles[0]}{more}" if troubles else ""
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"{problems[0]}{more}" if problems else ""

@@ -91,33 +91,33 @@ class TypedAhead:
     """Stores keys that are typed between two pages, from `begin` until `deliver`. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.is_kept = False  # true after the user left a page: keys are stored for the next page
+        self.is_collecting = False  # true after the user left a page: keys are stored for the next page
         self._waiting: list[TypedKey] = []
         self._unread: list[TypedKey] = []
 
     def begin(self) -> None:
         """Starts to store keys, because the user has left the page."""
-        self.is_kept = True
+        self.is_collecting = True
 
-    def keep(self, key: str, character: str | None, *, is_unread: bool = False) -> None:
+    def add(self, key: str, character: str | None, *, is_unread: bool = False) -> None:
         """Stores a key. The driver sets `is_unread`: its keys were typed later than those that the page stores."""
-        kept = self._unread if is_unread else self._waiting
-        if len(kept) < _MOST_KEYS:
-            kept.append((key, character))
+        keys = self._unread if is_unread else self._waiting
+        if len(keys) < _MOST_KEYS:
+            keys.append((key, character))
 
     def deliver(self, press: Callable[[str, str | None], object], later: Iterable[TypedKey] = ()) -> None:
         """Passes the stored keys, then `later`, to `press`. If a key closes the page, stores the keys after it."""
         keys = [*self._waiting, *self._unread, *later]
         self.forget()
         for key, character in keys:
-            if self.is_kept:
-                self.keep(key, character)
+            if self.is_collecting:
+                self.add(key, character)
             else:
                 press(key, character)
 
     def forget(self) -> None:
         """Drops the stored keys and stops storing."""
-        self.is_kept = False
+        self.is_collecting = False
         self._waiting, self._unread = [], []
 
 

@@ -43,7 +43,7 @@ class PrivatePart:
     is_of_driver: bool = True
 
 
-def _imported(module: str, name: str) -> Any:
+def _import_optional(module: str, name: str) -> Any:
     try:
         return getattr(import_module(module), name, None)
     except ImportError:
@@ -61,9 +61,9 @@ def _uses_attribute(owner: type[Any] | None, name: str) -> Callable[[], bool]:
     return is_present
 
 
-_XTermParser = _imported("textual._xterm_parser", "XTermParser")
-_WriterThread = _imported("textual.drivers._writer_thread", "WriterThread")
-_textual_character_to_key = _imported("textual.keys", "_character_to_key")
+_XTermParser = _import_optional("textual._xterm_parser", "XTermParser")
+_WriterThread = _import_optional("textual.drivers._writer_thread", "WriterThread")
+_textual_character_to_key = _import_optional("textual.keys", "_character_to_key")
 _OWN_DRIVER = "Textual's own driver reads and writes the terminal"
 
 PRIVATE_PARTS = (
@@ -157,8 +157,8 @@ class TerminalDriver(LinuxDriver):
         self._is_waiting = False  # whether to take over the terminal again on SIGCONT
         self._attributes_before: list[Any] | None = getattr(self._app, "attributes_before", None)
         # Unlike Textual's handlers, handlers of the event loop do not interrupt the takeover of the terminal.
-        loop.add_signal_handler(signal.SIGTSTP, self._stop)
-        loop.add_signal_handler(signal.SIGCONT, self._go_on)
+        loop.add_signal_handler(signal.SIGTSTP, self._on_sigtstp)
+        loop.add_signal_handler(signal.SIGCONT, self._on_sigcont)
 
     @property
     def is_behind(self) -> bool:
@@ -175,8 +175,8 @@ class TerminalDriver(LinuxDriver):
 
     def send_message(self, message: Message) -> None:
         """Posts a message to the application. After the user has left the page, stores keys for the next page."""
-        if self._typed_ahead.is_kept and isinstance(message, events.Key):
-            self._typed_ahead.keep(message.key, message.character, is_unread=True)
+        if self._typed_ahead.is_collecting and isinstance(message, events.Key):
+            self._typed_ahead.add(message.key, message.character, is_unread=True)
         else:
             self._app.post_message(message)
 
@@ -198,14 +198,14 @@ class TerminalDriver(LinuxDriver):
     def _is_taken_over(self) -> bool:
         return self._key_thread is not None
 
-    def _stop(self) -> None:
+    def _on_sigtstp(self) -> None:
         """Handles SIGTSTP: returns the terminal to the shell and stops the process."""
         if self._has_terminal:
             self.suspend_application_mode()
             self._is_waiting = True
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    def _go_on(self) -> None:
+    def _on_sigcont(self) -> None:
         """Handles SIGCONT: takes over the terminal again, whose modes the shell may have changed."""
         if self._has_terminal:
             self.suspend_application_mode()
@@ -216,7 +216,7 @@ class TerminalDriver(LinuxDriver):
 
     def disable_input(self) -> None:
         """Stops reading. Drops unread input, unless it is stored for the next page."""
-        if not self._typed_ahead.is_kept:
+        if not self._typed_ahead.is_collecting:
             self._input.end()
             super().disable_input()
             return
@@ -269,7 +269,7 @@ class HandoverDriver(TerminalDriver):
     def write(self, data: str) -> None:
         if data == _ENTER_ALTERNATE_SCREEN and not self._is_entered:
             self._is_entered = True
-            self._app.when_taken_over()  # type: ignore[attr-defined]
+            self._app.on_takeover()  # type: ignore[attr-defined]
             return
         super().write(data)
 
@@ -283,12 +283,12 @@ _AFTER_ESCAPE_SECONDS = constants.ESCAPE_DELAY + 0.001
 class TerminalInput:
     """Reads keys and mouse events from a terminal, from `begin` to `end` or `finish`.
 
-    Passes each message to `take`. Calls `on_end` when the terminal is closed.
+    Passes each message to `handle`. Calls `on_end` when the terminal is closed.
     """
 
-    def __init__(self, descriptor: int, take: Callable[[Message], object], on_end: Callable[[], object]) -> None:
+    def __init__(self, descriptor: int, handle: Callable[[Message], object], on_end: Callable[[], object]) -> None:
         self._descriptor = descriptor
-        self._take = take
+        self._handle = handle
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._parser = _XTermParser()
@@ -333,10 +333,10 @@ class TerminalInput:
         if self._waiting is not None:
             self._waiting.cancel()
         for message in self._parser.feed(self._decode(data)):
-            self._take(message)
+            self._handle(message)
         self._waiting = self._loop.call_later(_AFTER_ESCAPE_SECONDS, self._after_escape)
 
     def _after_escape(self) -> None:
         self._waiting = None
         for message in self._parser.tick():
-            self._take(message)
+            self._handle(message)

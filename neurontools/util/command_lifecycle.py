@@ -22,7 +22,7 @@ _CLEANING_SECONDS = 5.0  # after a signal, further signals are ignored for this 
 _is_ending_until = 0.0  # monotonic time until which further signals are ignored
 
 
-class ReaderGone(Exception):
+class OutputClosed(Exception):
     """The reader of standard output closed the pipe. The command then dies of SIGPIPE, like other tools."""
 
 
@@ -59,7 +59,7 @@ def run_command(command: str, work: "Callable[[list[str]], int]", *, is_service:
         os._exit(_exit_code(command, work, is_service=is_service))
     except KeyboardInterrupt:  # also an interrupt that `_exit_code` found behind another exception
         os._exit(EXIT_INTERRUPTED)
-    except ReaderGone:
+    except OutputClosed:
         _die_by_signal(_signal.SIGPIPE)
     except EndedBySignal as end:
         _die_by_signal(end.number)
@@ -81,14 +81,14 @@ def run_module(name: str) -> None:
 def write_document(document: bytes) -> None:
     """Writes bytes to standard output unchanged. The caller must escape untrusted text first.
 
-    Raises ReaderGone if the reader closed standard output, and UserError for other errors, such as a full disk.
+    Raises OutputClosed if the reader closed standard output, and UserError for other errors, such as a full disk.
     """
     rest = memoryview(document)
     while rest:
         try:
             rest = rest[os.write(_STDOUT, rest) :]
         except BrokenPipeError:
-            raise ReaderGone from None
+            raise OutputClosed from None
         except BlockingIOError:  # another process that shares the stream set O_NONBLOCK
             import select
 
@@ -124,7 +124,7 @@ def _exit_code(command: str, work: "Callable[[list[str]], int]", *, is_service: 
     try:
         exit_code = _run_and_cleanup(work)
         _flush_stdout()
-    except (ReaderGone, EndedBySignal):
+    except (OutputClosed, EndedBySignal):
         raise
     except Exception as error:  # the user gets an error line for any exception
         interruption = _interrupting_exception(error)
@@ -176,7 +176,7 @@ def _flush_stdout() -> None:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        raise ReaderGone from None
+        raise OutputClosed from None
     except OSError as error:
         raise _stdout_error(error) from error
     except ValueError:  # sys.stdout is closed
@@ -232,8 +232,8 @@ def write_failure(command: str, error: Exception, *, is_service: bool) -> int:
     if is_service or os.environ.get(TRACEBACK_VARIABLE):
         _write_traceback(error)
     if isinstance(error, OSError):
-        what = error.strerror or str(error) or type(error).__name__
-        write_stderr(f"{command}: {error.filename or 'operating system'}: {what}; look at its disk and permissions")
+        cause = error.strerror or str(error) or type(error).__name__
+        write_stderr(f"{command}: {error.filename or 'operating system'}: {cause}; look at its disk and permissions")
         return EXIT_FAILURE
     write_stderr(
         f"{command}: internal error: {_fault_text(error)}; set {TRACEBACK_VARIABLE}=1 for the traceback; "

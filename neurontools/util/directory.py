@@ -14,9 +14,9 @@ import stat
 from collections.abc import Iterator
 from types import TracebackType
 
-_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_PATH_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40  # limit of symbolic links in a path, the same as the kernel's
-_WAY_MODE = 0o755
+_PARENT_MODE = 0o755
 _SHARED_MODE = stat.S_ISVTX | stat.S_ISGID | stat.S_IWGRP
 
 
@@ -35,10 +35,10 @@ class Directory:
     none. Operations raise OSError. Thread-safe.
     """
 
-    def __init__(self, descriptor: int, path: str, *, is_made: bool = False, exposed: str | None = None) -> None:
+    def __init__(self, descriptor: int, path: str, *, is_new: bool = False, exposed: str | None = None) -> None:
         self.descriptor = descriptor
         self.path = path
-        self.is_made = is_made
+        self.is_new = is_new
         self.exposed = exposed
 
     @classmethod
@@ -50,16 +50,16 @@ class Directory:
         """
         return _Walk(os.fspath(path), make_mode, may_be_link).directory()
 
-    def below(self, name: str, *, make_mode: int | None = None) -> Directory:
+    def open_subdirectory(self, name: str, *, make_mode: int | None = None) -> Directory:
         """Opens a subdirectory. Raises NotTrusted for links, and unless this user, root or `shared_group` owns it.
 
         With `make_mode`, creates a missing subdirectory with this mode. Below a shared directory, it gets the mode of
         that directory instead.
         """
         group = self.shared_group
-        is_made = make_mode is not None and _make(self.descriptor, name, make_mode)
+        is_new = make_mode is not None and _make(self.descriptor, name, make_mode)
         path = f"{self.path}/{name}"
-        descriptor = os.open(name, _LOOK, dir_fd=self.descriptor)
+        descriptor = os.open(name, _PATH_ONLY, dir_fd=self.descriptor)
         try:
             found = os.fstat(descriptor)
             _check(found, path, group)
@@ -67,8 +67,8 @@ class Directory:
                 raise NotTrusted(path, "is a symbolic link")
             if not stat.S_ISDIR(found.st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-            directory = Directory(descriptor, path, is_made=is_made, exposed=self.exposed)
-            if is_made and group is not None:
+            directory = Directory(descriptor, path, is_new=is_new, exposed=self.exposed)
+            if is_new and group is not None:
                 directory.set_mode(self.mode)
         except BaseException:
             os.close(descriptor)
@@ -99,7 +99,7 @@ class Directory:
                 os.fchown(descriptor, -1, group)
             os.fchmod(descriptor, mode)
 
-    def names(self) -> list[str]:
+    def entry_names(self) -> list[str]:
         """Returns the names of the directory's entries."""
         with self._readable() as descriptor:
             return os.listdir(descriptor)  # noqa: PTH208
@@ -233,28 +233,28 @@ class _Walk:
         self._descriptor = -1
 
     def directory(self) -> Directory:
-        is_made = False
+        is_new = False
         self._go_to_top()
         try:
             while self._ahead:
                 name = self._ahead.pop()
                 if self._make_mode is not None and name != "..":
-                    is_made = _make(self._descriptor, name, _WAY_MODE if self._ahead else self._make_mode)
-                self._step(name)
+                    is_new = _make(self._descriptor, name, _PARENT_MODE if self._ahead else self._make_mode)
+                self._enter_component(name)
             path = self._path.rstrip("/") or "/"
-            return Directory(self._descriptor, path, is_made=is_made, exposed=self._exposed)
+            return Directory(self._descriptor, path, is_new=is_new, exposed=self._exposed)
         except BaseException:
             os.close(self._descriptor)
             raise
 
-    def _step(self, name: str) -> None:
+    def _enter_component(self, name: str) -> None:
         path = f"{self._here}/{name}"
-        descriptor = os.open(name, _LOOK, dir_fd=self._descriptor)
+        descriptor = os.open(name, _PATH_ONLY, dir_fd=self._descriptor)
         try:
             found = os.fstat(descriptor)
             _check(found, path)
             if stat.S_ISLNK(found.st_mode):
-                self._follow(descriptor, path)
+                self._follow_link(descriptor, path)
                 return
             if not stat.S_ISDIR(found.st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
@@ -265,7 +265,7 @@ class _Walk:
         finally:
             os.close(descriptor)
 
-    def _follow(self, link: int, path: str) -> None:
+    def _follow_link(self, link: int, path: str) -> None:
         if not self._ahead and not self._may_be_link:
             raise NotTrusted(path, "is a symbolic link")
         self._links += 1
@@ -277,7 +277,7 @@ class _Walk:
             self._go_to_top()
 
     def _go_to_top(self) -> None:
-        descriptor = os.open("/", _LOOK | os.O_DIRECTORY)
+        descriptor = os.open("/", _PATH_ONLY | os.O_DIRECTORY)
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor, self._here = descriptor, ""

@@ -28,14 +28,14 @@ _CLOCK_UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "
 
 def sum_known(values: Iterable[Number | None]) -> Number | None:
     """Returns the sum of the values that are not None; None if all are None."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    known_values = [value for value in values if value is not None]
+    return sum(known_values) if known_values else None
 
 
 def mean_known(values: Iterable[float | None]) -> float | None:
     """Returns the mean of the values that are not None; None if all are None."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    known_values = [value for value in values if value is not None]
+    return sum(known_values) / len(known_values) if known_values else None
 
 
 def _scaled(value: float, step: int, units: tuple[str, ...]) -> tuple[float, str]:

@@ -67,8 +67,8 @@ def device_list_table(
         commands=any(process.command for process in shown),
         command_characters=_WIDE_COMMAND_CHARACTERS if wide else _COMMAND_CHARACTERS,
     )
-    picture = f"\n\n{topology_picture(snapshot, lnc)}" if topology else ""
-    return _header_text(instance, lnc) + ascii_table(columns, groups) + picture
+    topology_text = f"\n\n{topology_picture(snapshot, lnc)}" if topology else ""
+    return _header_text(instance, lnc) + ascii_table(columns, groups) + topology_text
 
 
 def device_list_json(
@@ -123,19 +123,19 @@ def _device_objects(
 
 
 def _select_devices(snapshot: Snapshot, indices: Iterable[int]) -> Sequence[Device]:
-    wanted = set(indices)
-    if not wanted:
+    chosen = set(indices)
+    if not chosen:
         return snapshot.devices
-    missing = wanted - {device.index for device in snapshot.devices}
+    missing = chosen - {device.index for device in snapshot.devices}
     if missing:
-        asked = ", ".join(map(str, sorted(missing)))
+        missing_text = ", ".join(map(str, sorted(missing)))
         present = ", ".join(str(device.index) for device in snapshot.devices) or "none"
-        raise NoSuchDevice(f"no device {asked} on this host; its devices: {present}")
-    return [device for device in snapshot.devices if device.index in wanted]
+        raise NoSuchDevice(f"no device {missing_text} on this host; its devices: {present}")
+    return [device for device in snapshot.devices if device.index in chosen]
 
 
-def _effective_lnc(instance: Instance, asked: int | None) -> int:
-    return asked if asked in instance.logical_neuroncore_configs else instance.logical_neuroncore_config
+def _effective_lnc(instance: Instance, requested: int | None) -> int:
+    return requested if requested in instance.logical_neuroncore_configs else instance.logical_neuroncore_config
 
 
 def _has_lnc(instance: Instance) -> bool:
@@ -198,7 +198,7 @@ def _shown_columns(
         (commands, of_process(("COMMAND", ""), command)),
         (processes, of_process(("RUNTIME", "VERSION"), lambda process: escape_controls(_runtime_version(process)))),
     )
-    return [column for wanted, column in columns if wanted]
+    return [column for is_shown, column in columns if is_shown]
 
 
 def _memory_text(device: Device) -> str:

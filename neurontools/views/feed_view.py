@@ -25,7 +25,7 @@ from neurontools.views.screen import page_named
 from neurontools.views.time_cursor import TimeCursor
 
 # Errors that corrupt data in a recording can cause; callers report the error and can still show other moments.
-SENSELESS = (ArithmeticError, LookupError, ValueError, TypeError, OSError)
+CORRUPT_DATA_ERRORS = (ArithmeticError, LookupError, ValueError, TypeError, OSError)
 DEVICE_PAGES = ("topology", "history")
 JOB_PAGES = ("overview", "processes")
 _VERDICT_PAGES = ("health", "topology")
@@ -45,12 +45,12 @@ class AuxiliaryData:
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._book = EndedProcessLog()
+        self._ended_log = EndedProcessLog()
         self._fetch: EndedProcessFetch | None = None
-        self._surroundings: tuple[float, ProcessContext] | None = None
+        self._process_context: tuple[float, ProcessContext] | None = None
         self._times: tuple[float, tuple[VcpuTimes, ...]] = (0.0, ())
         self._vcpus: tuple[float, tuple[VcpuUsage, ...]] = (-1.0, ())
-        self._own = OwnUsage()
+        self._own_usage = OwnUsage()
         self._own_at_seconds = float("-inf")
 
     def ended(self, snapshot: Snapshot) -> tuple[EndedProcess, ...]:
@@ -58,9 +58,9 @@ class AuxiliaryData:
         if self._fetch is None and isinstance(self._feed, LiveFeed):
             self._fetch = EndedProcessFetch(self._feed.socket_path)
         if self._fetch is not None:
-            self._book.take(self._fetch.take())
-        self._book.read(self._feed.timeline)
-        return self._book.until(snapshot.taken_at_unix_seconds)
+            self._ended_log.add(self._fetch.take_reply())
+        self._ended_log.read(self._feed.timeline)
+        return self._ended_log.until(snapshot.taken_at_unix_seconds)
 
     def vcpus(self, snapshot: Snapshot, index: int) -> tuple[VcpuUsage, ...]:
         """Returns the use of each vCPU since the previous snapshot. `index` is the timeline index of `snapshot`."""
@@ -83,25 +83,28 @@ class AuxiliaryData:
         now_seconds = time.monotonic()
         if now_seconds - self._own_at_seconds >= _COST_SECONDS:
             self._own_at_seconds = now_seconds
-            self._own.measure()
-        return ProcessCost(self._own.vcpu_ratio, self._own.resident_bytes)
+            self._own_usage.measure()
+        return ProcessCost(self._own_usage.vcpu_ratio, self._own_usage.resident_bytes)
 
     def process_context(self, figures: Figures, pid: int | None) -> ProcessContext | None:
         """Returns the environment and tree of a process, as far as this user may read them. Reads them every 5 s."""
-        of = figures.by_pid.get(pid) if pid is not None else None
-        if of is None or pid is None:
+        selected = figures.by_pid.get(pid) if pid is not None else None
+        if selected is None or pid is None:
             return None
         if not isinstance(self._feed, LiveFeed):
             return ProcessContext(
                 pid, "a recording has neither environment nor tree: they are read where a process runs"
             )
-        if of.process.synthetic:
+        if selected.process.synthetic:
             return ProcessContext(pid, "synthetic: there is no such process")
         now_seconds = time.monotonic()
-        known = self._surroundings
-        if known is None or known[1].pid != pid or now_seconds - known[0] >= _AGAIN_SECONDS:
-            known = self._surroundings = now_seconds, read_process_context(pid, of.process.started_at_unix_seconds)
-        return known[1]
+        cached = self._process_context
+        if cached is None or cached[1].pid != pid or now_seconds - cached[0] >= _AGAIN_SECONDS:
+            cached = self._process_context = (
+                now_seconds,
+                read_process_context(pid, selected.process.started_at_unix_seconds),
+            )
+        return cached[1]
 
 
 @dataclass(slots=True)
@@ -168,7 +171,7 @@ class DashboardSettings:
         else:
             self.then_sort = ""
 
-    def kept(self) -> dict[str, object]:
+    def values_to_save(self) -> dict[str, object]:
         """Returns the settings to save, without the overrides for this run."""
         stored: dict[str, object] = self.__dict__.get("_stored", {})
         return asdict(self) | stored
@@ -197,11 +200,11 @@ class FeedView:
     searches: dict[str, str] = field(default_factory=dict)  # search text by list
     selected_rows: dict[str, str] = field(default_factory=dict)  # key of the selected job or process, by page
     details_pid: int | None = None
-    are_surroundings_shown: bool = False  # process details have environment and process tree instead of plots
+    is_context_shown: bool = False  # process details have environment and process tree instead of plots
     is_time_shown: bool = False  # process details have the time breakdown instead of plots
     device_index: int = 0
     core_index: int | None = None
-    narrowing: DeviceFilter = DeviceFilter()
+    device_filter: DeviceFilter = DeviceFilter()
     hidden_devices: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
@@ -220,7 +223,7 @@ class FeedView:
 
     @property
     def _list_name(self) -> str:
-        return "surroundings" if self.is_surroundings_list else self.page
+        return "context" if self.is_context_list else self.page
 
     @property
     def search_text(self) -> str:
@@ -232,9 +235,9 @@ class FeedView:
         self.searches[self._list_name] = text
 
     @property
-    def is_surroundings_list(self) -> bool:
+    def is_context_list(self) -> bool:
         """Whether the visible list is the environment and process tree of a process."""
-        are_shown = self.are_surroundings_shown and not self.is_time_shown
+        are_shown = self.is_context_shown and not self.is_time_shown
         return self.page == "processes" and self.details_pid is not None and are_shown
 
     @property
@@ -262,7 +265,7 @@ class FeedView:
             return None
         snapshot = timeline.snapshot(index)
         if self._figures is None or self._shown is not snapshot:
-            self._shown, self._figures = snapshot, self.narrowing.filtered_figures(snapshot, self.hidden_devices)
+            self._shown, self._figures = snapshot, self.device_filter.filtered_figures(snapshot, self.hidden_devices)
         snapshot = self._figures.snapshot
         if self.pid is not None and self.pid not in self._figures.ranks:
             self.show_message(f"PID {self.pid} holds no cores any more; all processes are shown")
@@ -307,16 +310,16 @@ class FeedView:
             from neurontools.model.health import verdicts
 
             context.verdicts = verdicts(snapshot)
-        if self.is_surroundings_list:
-            context.surroundings = self.auxiliary.process_context(self._figures, self.details_pid)
+        if self.is_context_list:
+            context.process_context = self.auxiliary.process_context(self._figures, self.details_pid)
         elif self.page in JOB_PAGES:
             self._follow_selected(context)
         elif self.page == "usage":
-            context.ended = self.narrowing.filter_ended(self.auxiliary.ended(snapshot), snapshot, self._hidden)
+            context.ended = self.device_filter.filter_ended(self.auxiliary.ended(snapshot), snapshot, self._hidden)
         elif self.page == "host":
             context.vcpus, context.own_cost = self.auxiliary.vcpus(snapshot, index), self.auxiliary.own_cost()
         if context.search_text:
-            self._look_for(context)
+            self._mark_matches(context)
         return context
 
     @property
@@ -336,7 +339,7 @@ class FeedView:
     def rows(self, context: RenderContext) -> Sequence[JobRow] | None:
         """Returns the rows of jobs and processes on the current page; None if the page lists something else."""
         if context.page == "processes":
-            return process_rows(context) if context.surroundings is None else None
+            return process_rows(context) if context.process_context is None else None
         return job_rows(context) if context.page == "overview" and not context.is_tree_shown else None
 
     def _follow_selected(self, context: RenderContext) -> None:
@@ -353,8 +356,8 @@ class FeedView:
             self.selected_rows[self.page] = keys[where.cursor]
         context.cursor = where.cursor
 
-    def _look_for(self, context: RenderContext) -> None:
+    def _mark_matches(self, context: RenderContext) -> None:
         from neurontools.views.screen import list_entries, match_position, matching_rows
 
-        context.found = frozenset(matching_rows(context, list_entries(context)))
-        context.found_text = match_position(context)
+        context.match_rows = frozenset(matching_rows(context, list_entries(context)))
+        context.match_text = match_position(context)

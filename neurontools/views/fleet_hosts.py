@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from neurontools.fleet.states import ALIKE, HostGroup, HostLink, HostState, combine_group, gravity, group_hosts
+from neurontools.fleet.states import ALIKE, HostGroup, HostLink, HostState, combine_group, group_hosts, severity_rank
 from neurontools.fleet.summary import DeviceCell
 from neurontools.model import Severity
 from neurontools.util import units
@@ -44,7 +44,9 @@ def group_alike(states: Sequence[HostState]) -> list[AlikeHosts]:
             is_lost = state.link is HostLink.LOST
             found.setdefault((is_lost, state.summary.instance_type, conditions), []).append(state)
     alike = [AlikeHosts(instance_type, tuple(hosts)) for (_, instance_type, _), hosts in found.items()]
-    return sorted(alike, key=lambda group: (min(map(gravity, group.states)), -len(group.states), group.instance_type))
+    return sorted(
+        alike, key=lambda group: (min(map(severity_rank, group.states)), -len(group.states), group.instance_type)
+    )
 
 
 def device_cells(states: Sequence[HostState], glyphs: Glyphs) -> list[Run]:
@@ -145,10 +147,10 @@ def list_rows(states: Sequence[HostState], sort: HostSort, by: str = "", opened:
     ordered = sort(states)
     if not by:
         return [HostRow(state, state.place.name) for state in ordered]
-    made = {id(state := combine_group(group)): (state, group) for group in group_hosts(ordered, by)}
+    group_of = {id(state := combine_group(group)): (state, group) for group in group_hosts(ordered, by)}
     rows: list[HostRow] = []
-    for combined in sort([state for state, _ in made.values()]):
-        state, group = made[id(combined)]
+    for combined in sort([state for state, _ in group_of.values()]):
+        state, group = group_of[id(combined)]
         if by == ALIKE and len(group.states) == 1:
             rows.append(HostRow(group.states[0], group.states[0].place.name))
             continue
@@ -250,7 +252,7 @@ def host_line(
 def worst_finding_text(state: HostState) -> str:
     """Returns the most severe finding of a host, or the reason why the host is lost."""
     if state.link is HostLink.LOST:
-        return f"lost: {printable(state.trouble)}"
+        return f"lost: {printable(state.loss_reason)}"
     if state.link is not HostLink.LIVE or state.summary is None:
         return str(state.link)
     found = state.summary
@@ -264,9 +266,9 @@ def worst_finding_text(state: HostState) -> str:
     elif found.findings:
         worst = found.findings[0]
         more = found.critical_count + found.warning_count + found.notice_count - 1
-        whose = " [synthetic]" if worst.synthetic else ""
+        synthetic_mark = " [synthetic]" if worst.synthetic else ""
         texts.append(
-            f"{worst.severity.name.lower()}: {printable(worst.reason or worst.kind)}{whose}"
+            f"{worst.severity.name.lower()}: {printable(worst.reason or worst.kind)}{synthetic_mark}"
             + (f" (and {more} more)" if more > 0 else "")
         )
     elif found.severity:

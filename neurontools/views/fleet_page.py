@@ -159,9 +159,9 @@ def _title_line(context: FleetContext, width: int) -> Line:
     count = {link: sum(state.link is link for state in states) for link in HostLink}
     parts = [f"{count[HostLink.LIVE]} live"]
     parts += [f"{count[link]} {link}" for link in (HostLink.LOST, HostLink.CONNECTING, HostLink.WAITING) if count[link]]
-    known = [state.summary for state in states if state.summary is not None]
-    notes = ["simulated"] if any(found.source is SourceKind.SIMULATED for found in known) else []
-    notes += ["synthetic load"] if any(found.synthetic_load for found in known) else []
+    summaries = [state.summary for state in states if state.summary is not None]
+    notes = ["simulated"] if any(found.source is SourceKind.SIMULATED for found in summaries) else []
+    notes += ["synthetic load"] if any(found.synthetic_load for found in summaries) else []
     note = f" [{', '.join(notes)}]" if notes else ""
     left = f" neuron-top {__version__}: {len(states)} host{'s' if len(states) != 1 else ''}, {', '.join(parts)}{note}"
     right: list[Run] = []
@@ -188,8 +188,8 @@ def _totals_line(context: FleetContext, width: int) -> Line:
 
     def total(name: str) -> int | None:
         """Sums a field over the live hosts that report it; None if there are live hosts, but none reports the field."""
-        known = [count for found in live if (count := getattr(found, name)) is not None]
-        return sum(known) if known or not live else None
+        counts = [count for found in live if (count := getattr(found, name)) is not None]
+        return sum(counts) if counts or not live else None
 
     counts = {word: total(f"{word}_neuroncore_count") for word in ("held", "busy", "free", "unknown")}
     used = [
@@ -300,7 +300,7 @@ def worst_jobs_first(jobs: Sequence[FleetJob]) -> list[FleetJob]:
     Within each of these groups, jobs with the most cores come first.
     """
 
-    def place(job: FleetJob) -> tuple[bool, bool, bool, int]:
+    def sort_key(job: FleetJob) -> tuple[bool, bool, bool, int]:
         return (
             job.state != JobState.STUCK,
             not job.missing_rank_count,
@@ -308,7 +308,7 @@ def worst_jobs_first(jobs: Sequence[FleetJob]) -> list[FleetJob]:
             -job.neuroncore_count,
         )
 
-    return sorted(jobs, key=place)
+    return sorted(jobs, key=sort_key)
 
 
 def fleet_job_lines(jobs: Sequence[FleetJob], glyphs: Glyphs, width: int, height: int) -> list[Line]:
@@ -349,10 +349,10 @@ def problem_text(job: FleetJob) -> str:
         texts.append(_standstill_text(job.standstill))
     slow = job.slow_rank
     if slow is not None and job.standstill is None:
-        who = f"PID {slow.pid}" if slow.rank is None else f"rank {slow.rank}"
+        rank_text = f"PID {slow.pid}" if slow.rank is None else f"rank {slow.rank}"
         part = f" ({slow.part})" if slow.part is not None else ""
         gain = units.percent_text(slow.gain_ratio, 0)
-        texts.append(f"{who} of {printable(slow.host_name, 60)}{part}: {gain} of each step")
+        texts.append(f"{rank_text} of {printable(slow.host_name, 60)}{part}: {gain} of each step")
     return "; ".join(texts)
 
 
@@ -383,8 +383,8 @@ def _missing_text(job: FleetJob) -> str:
         return f"{count} rank{'s' * (count > 1)} missing"
     texts = []
     for (host, is_lost), found in by_place.items():
-        of = f" of {printable(host, 60)}" if host else ""
-        texts.append(f"rank{'s' * (len(found) > 1)} {ranges_text(found)}{of}" + " (lost)" * is_lost)
+        host_part = f" of {printable(host, 60)}" if host else ""
+        texts.append(f"rank{'s' * (len(found) > 1)} {ranges_text(found)}{host_part}" + " (lost)" * is_lost)
     more = job.missing_rank_count - len(job.missing_ranks)
     verb = "is" if job.missing_rank_count == 1 else "are"
     return ", ".join(texts) + (f" and {more} more" if more > 0 else "") + f" {verb} missing"

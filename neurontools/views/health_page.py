@@ -44,11 +44,13 @@ def health_page(context: RenderContext, width: int, height: int) -> TextPage:
     page.add_lines(*verdicts)
     events = list(reversed(shown_events(context, context.pid)))
     count = "1 event" if len(events) == 1 else f"{len(events)} events"
-    known = (
+    age_parts = (
         backfill_text(context)
-        or f"{count} since {_known_since_text(context)}{context.key_hint('; Enter: go to event')}"
+        or f"{count} since {_history_start_text(context)}{context.key_hint('; Enter: go to event')}"
     )
-    page.add_lines(heading(context, "Events" if context.pid is None else f"Events of PID {context.pid}", width, known))
+    page.add_lines(
+        heading(context, "Events" if context.pid is None else f"Events of PID {context.pid}", width, age_parts)
+    )
     list_height = max(1, height - len(page.lines))
     cursor = min(context.cursor, max(0, len(events) - 1))
     top = visible_top(cursor, context.top, list_height, len(events))
@@ -58,12 +60,12 @@ def health_page(context: RenderContext, width: int, height: int) -> TextPage:
         lines.append(styled(line, SELECTED) if position == cursor else line)
     page.add_list(lines, len(events), list_height, top)
     if not events:
-        text = backfill_text(context) or f"no events since {_known_since_text(context)}"
+        text = backfill_text(context) or f"no events since {_history_start_text(context)}"
         page.add_lines(fit_marked(((f"   {text}", "dim"),), width))
     return page
 
 
-def _known_since_text(context: RenderContext) -> str:
+def _history_start_text(context: RenderContext) -> str:
     """Returns, as text, the time at which the known history starts."""
     since = context.clock.first_at_unix_seconds
     since = context.snapshot.taken_at_unix_seconds if since is None else since
@@ -96,8 +98,8 @@ def _shown_verdicts(context: RenderContext) -> tuple[Verdict, ...]:
 
 def _verdict_lines(context: RenderContext, width: int) -> list[Line]:
     verdicts = _shown_verdicts(context)
-    whose = "Health" if context.pid is None else f"Health of the devices of PID {context.pid}"
-    lines = [heading(context, f"{whose}: {summary(verdicts, context.snapshot)}", width)]
+    subject_text = "Health" if context.pid is None else f"Health of the devices of PID {context.pid}"
+    lines = [heading(context, f"{subject_text}: {summary(verdicts, context.snapshot)}", width)]
     if verdicts and is_healthy(verdicts) and not any(verdict.findings for verdict in verdicts):
         lines.append(fit(((f" {context.glyphs.good} ", "good"), ("nothing to do", "text")), width))
     shown = {verdict.device_index for verdict in verdicts}
@@ -105,10 +107,10 @@ def _verdict_lines(context: RenderContext, width: int) -> list[Line]:
         devices = [device for device in every if device in shown]
         mark = {Severity.CRITICAL: context.glyphs.bad, Severity.WARNING: context.glyphs.warn}.get(finding.severity, "i")
         style = _STYLES[finding.severity]
-        who = f"ND {ranges_text(devices)}"
+        subject = f"ND {ranges_text(devices)}"
         runs: list[Run] = [
             (f" {mark:<2} ", style),
-            (f"{who:<9} ", style),
+            (f"{subject:<9} ", style),
             (f"{finding.severity.name.lower():<9}", style),
         ]
         is_of_more = len(devices) > len(finding.device_indices)

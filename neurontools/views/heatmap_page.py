@@ -75,8 +75,8 @@ def core_entries(context: RenderContext) -> list[SearchEntry]:
 
 
 def _page_title(context: RenderContext, count: int) -> str:
-    whose = "" if context.pid is None else f" of PID {context.pid}"
-    return f"Utilization of {count} NeuronCore{'' if count == 1 else 's'}{whose} over time"
+    process_part = "" if context.pid is None else f" of PID {context.pid}"
+    return f"Utilization of {count} NeuronCore{'' if count == 1 else 's'}{process_part} over time"
 
 
 def _legend_line(context: RenderContext, width: int) -> Line:
@@ -121,16 +121,16 @@ def _core_line(
     by_value = _value_cells(context.glyphs, context.thresholds.idle_below_ratio)
     text, style = "", ""
     for stretch in stretches:
-        glyph, wanted = _step_cell(context.glyphs, by_value, stretch.step, first, count)
-        if wanted != style:
+        glyph, cell_style = _step_cell(context.glyphs, by_value, stretch.step, first, count)
+        if cell_style != style:
             if text:
                 runs.append((text, style))
-            text, style = "", wanted
+            text, style = "", cell_style
         text += glyph * stretch.cells
     runs.append((text, style))
     own = tuple(event for event in context.events if event.core_index == core.index)
-    for position, gravity in event_severities(own, axis).items() if own else ():
-        runs = _replace_cell(runs, left + position, (event_mark(context.glyphs, gravity), event_style(gravity)))
+    for position, severity in event_severities(own, axis).items() if own else ():
+        runs = _replace_cell(runs, left + position, (event_mark(context.glyphs, severity), event_style(severity)))
     return fit(runs, width)
 
 

@@ -13,7 +13,7 @@ from neurontools.util import units
 from neurontools.util.formats import json_text
 from neurontools.util.terminal import cell_width, escape_controls, excerpt
 from neurontools.util.units import date_text, mean_known, ranges_text, rfc3339_text
-from neurontools.views.drawing.figures import Figures, ProcessFigures, known_sum
+from neurontools.views.drawing.figures import Figures, ProcessFigures, sum_known_floats
 
 ComparedValue = float | int | str | None
 ProcessTest = Callable[[ProcessFigures], bool]
@@ -78,7 +78,7 @@ def _bytes_text(value: float | None) -> str:
     return units.bytes_text(None if value is None else round(value))
 
 
-def _known_maximum(values: Iterable[float | None]) -> float | None:
+def _maximum_of_known(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
@@ -121,17 +121,17 @@ def _job_cores_text(holder: ComparedJob) -> str:
 
 def _job_mfu(holder: ComparedJob) -> float | None:
     """Returns the mean MFU of a job's processes, weighted by their cores; all cores of a host have the same peak."""
-    weighed = [(each.mfu_ratio, each.core_count) for each in holder.processes if each.mfu_ratio is not None]
-    cores = sum(count for _, count in weighed)
-    return sum(ratio * count for ratio, count in weighed) / cores if cores else None
+    weighted = [(each.mfu_ratio, each.core_count) for each in holder.processes if each.mfu_ratio is not None]
+    cores = sum(count for _, count in weighted)
+    return sum(ratio * count for ratio, count in weighted) / cores if cores else None
 
 
 def _job_utilization(holder: ComparedJob) -> float | None:
-    weighed = [
+    weighted = [
         (each.utilization_ratio, each.core_count) for each in holder.processes if each.utilization_ratio is not None
     ]
-    cores = sum(count for _, count in weighed)
-    return sum(ratio * count for ratio, count in weighed) / cores if cores else None
+    cores = sum(count for _, count in weighted)
+    return sum(ratio * count for ratio, count in weighted) / cores if cores else None
 
 
 def _step_rate(each: ProcessFigures) -> float | None:
@@ -146,8 +146,10 @@ def _collective_ratio(each: ProcessFigures) -> float | None:
 
 def _latency_reader(quantile: str) -> Callable[[ComparedJob], ComparedValue]:
     def read(holder: ComparedJob) -> ComparedValue:
-        known = [each.process.total_latency for each in holder.processes]
-        return _known_maximum(getattr(latency, f"{quantile}_seconds") for latency in known if latency is not None)
+        latencies = [each.process.total_latency for each in holder.processes]
+        return _maximum_of_known(
+            getattr(latency, f"{quantile}_seconds") for latency in latencies if latency is not None
+        )
 
     return read
 
@@ -158,12 +160,12 @@ JOB_QUANTITIES: dict[ComparedQuantity, Callable[[ComparedJob], ComparedValue]] =
     ),
     ComparedQuantity("neuroncores", "NeuronCores", Aggregate.LAST, _value_text(str)): _job_cores_text,
     UTILIZATION: _job_utilization,
-    FLOPS: lambda holder: known_sum(each.flops_per_second for each in holder.processes),
+    FLOPS: lambda holder: sum_known_floats(each.flops_per_second for each in holder.processes),
     ComparedQuantity("mfu_ratio", "MFU", Aggregate.MEAN, _PERCENT): _job_mfu,
     ComparedQuantity("steps_per_second", "steps", Aggregate.MEAN, _A_SECOND): lambda holder: mean_known(
         map(_step_rate, holder.processes)
     ),
-    ComparedQuantity("executions_per_second", "executions", Aggregate.MEAN, _A_SECOND): lambda holder: known_sum(
+    ComparedQuantity("executions_per_second", "executions", Aggregate.MEAN, _A_SECOND): lambda holder: sum_known_floats(
         each.process.executions_per_second for each in holder.processes
     ),
     ComparedQuantity("collective_ratio", "time in collectives", Aggregate.MEAN, _PERCENT): lambda holder: mean_known(
@@ -171,18 +173,18 @@ JOB_QUANTITIES: dict[ComparedQuantity, Callable[[ComparedJob], ComparedValue]] =
     ),
     ComparedQuantity("latency_p50_seconds", "median latency", Aggregate.MEAN, _SECONDS): _latency_reader("p50"),
     ComparedQuantity("latency_p99_seconds", "99th percentile", Aggregate.PEAK, _SECONDS): _latency_reader("p99"),
-    ComparedQuantity("device_memory_bytes", "device memory", Aggregate.PEAK, _SIZE): lambda holder: known_sum(
+    ComparedQuantity("device_memory_bytes", "device memory", Aggregate.PEAK, _SIZE): lambda holder: sum_known_floats(
         each.device_memory_bytes for each in holder.processes
     ),
-    ComparedQuantity("host_memory_bytes", "host memory", Aggregate.PEAK, _SIZE): lambda holder: known_sum(
+    ComparedQuantity("host_memory_bytes", "host memory", Aggregate.PEAK, _SIZE): lambda holder: sum_known_floats(
         each.host_memory_bytes for each in holder.processes
     ),
-    ComparedQuantity("errors_total", "errors", Aggregate.LAST, _NUMBER, is_count=True): lambda holder: known_sum(
+    ComparedQuantity("errors_total", "errors", Aggregate.LAST, _NUMBER, is_count=True): lambda holder: sum_known_floats(
         each.errors_total for each in holder.processes
     ),
     ComparedQuantity(
         "executions_failed_total", "failed executions", Aggregate.LAST, _NUMBER, is_count=True
-    ): lambda holder: known_sum(each.failed_executions_total for each in holder.processes),
+    ): lambda holder: sum_known_floats(each.failed_executions_total for each in holder.processes),
 }
 
 
@@ -191,7 +193,7 @@ def _device_position(state: DeviceState) -> int:
 
 
 def _ecc_reader(fields: Sequence[str]) -> Callable[[DeviceState], ComparedValue]:
-    return lambda state: known_sum(getattr(state.device.ecc, field) for field in fields)
+    return lambda state: sum_known_floats(getattr(state.device.ecc, field) for field in fields)
 
 
 DEVICE_QUANTITIES: dict[ComparedQuantity, Callable[[DeviceState], ComparedValue]] = {
@@ -219,18 +221,18 @@ class SubjectValues:
     """The known values of a host, job or device, collected from several snapshots."""
 
     quantities: Mapping[ComparedQuantity, Callable[[Any], ComparedValue]]
-    seen: dict[ComparedQuantity, list[float | int | str]] = field(default_factory=dict)
+    values: dict[ComparedQuantity, list[float | int | str]] = field(default_factory=dict)
     command: str = ""  # command of the job's first process; "" for a host or device
 
     def add_state(self, state: object) -> None:
         for quantity, read in self.quantities.items():
             value = read(state)
             if value is not None:
-                self.seen.setdefault(quantity, []).append(value)
+                self.values.setdefault(quantity, []).append(value)
 
     def value(self, quantity: ComparedQuantity) -> ComparedValue:
         """Returns the value of a quantity combined over all snapshots; None if no snapshot has a known value."""
-        values = self.seen.get(quantity)
+        values = self.values.get(quantity)
         if not values:
             return None
         numbers = [value for value in values if not isinstance(value, str)]
@@ -279,9 +281,9 @@ def _jobs_of(figures: Figures, passes: ProcessTest | None) -> dict[str, Compared
     found: dict[str, ComparedJob] = {}
     for job in figures.jobs:
         processes = [figures.by_pid[rank.process.pid] for rank in job.ranks]
-        kept = tuple(each for each in processes if passes is None or passes(each))
-        if kept:
-            found[job.name if job.name is not None else _process_name(kept[0].process)] = ComparedJob(kept)
+        chosen = tuple(each for each in processes if passes is None or passes(each))
+        if chosen:
+            found[job.name if job.name is not None else _process_name(chosen[0].process)] = ComparedJob(chosen)
     return found
 
 
@@ -341,16 +343,16 @@ class SubjectDifference:
 
 def compare_sides(a: RecordingSide, b: RecordingSide) -> tuple[SubjectDifference, ...]:
     """Returns the differences between two sides: of the host, then of the jobs, then of the devices."""
-    made = [_compare_subject("host", a.instance, b.instance, a.host, b.host)]
-    made += [
+    subjects = [_compare_subject("host", a.instance, b.instance, a.host, b.host)]
+    subjects += [
         _compare_subject("job", one, other, a.jobs.get(one or ""), b.jobs.get(other or ""))
         for one, other in pair_jobs(a, b)
     ]
     for index in sorted(a.devices.keys() | b.devices.keys()):
         name = f"ND {index}"
         one, other = a.devices.get(index), b.devices.get(index)
-        made.append(_compare_subject("device", name if one else None, name if other else None, one, other))
-    return tuple(made)
+        subjects.append(_compare_subject("device", name if one else None, name if other else None, one, other))
+    return tuple(subjects)
 
 
 def _compare_subject(
@@ -400,8 +402,8 @@ def _side_text(side: RecordingSide) -> str:
     first, last = (date_text(each) for each in (times[0], times[-1]))
     if len(times) == 1:
         return f"{escape_controls(side.name)}, {side.instance}, {first}"
-    of = f"{len(times)} of " if len(times) < side.moment_count else ""
-    moments = f"{of}{side.moment_count} snapshots"
+    of_total = f"{len(times)} of " if len(times) < side.moment_count else ""
+    moments = f"{of_total}{side.moment_count} snapshots"
     return f"{escape_controls(side.name)}, {side.instance}, {first} to {last}, mean or peak of {moments}"
 
 

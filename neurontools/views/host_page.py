@@ -51,7 +51,7 @@ def host_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 def _fact_lines(context: RenderContext, width: int) -> list[Line]:
     snapshot = context.snapshot
-    runtimes = sorted({known for process in snapshot.processes if (known := process.runtime_version)})
+    runtimes = sorted({version for process in snapshot.processes if (version := process.runtime_version)})
     versions = (
         f"driver {printable(snapshot.instance.driver_version or '-', 40)}, "
         f"runtime {printable(', '.join(runtimes) or '-', 80)}, "
@@ -105,15 +105,15 @@ def _vcpu_section(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def _power_lines(context: RenderContext, width: int) -> list[Line]:
-    known = [(device.index, device.power) for device in context.snapshot.devices if device.power is not None]
-    if not known:
+    powers = [(device.index, device.power) for device in context.snapshot.devices if device.power is not None]
+    if not powers:
         return []
     across = max(1, width // _POWER_CELLS)
     cells = width // across
     lines = []
-    for first in range(0, len(known), across):
+    for first in range(0, len(powers), across):
         runs: list[Run] = []
-        for index, power in known[first : first + across]:
+        for index, power in powers[first : first + across]:
             least, most = power.minimum_ratio * 100, power.maximum_ratio * 100
             figure = f" {power.average_ratio * 100:5.1f}% ({least:.0f}-{most:.0f})"
             part: list[Run] = [(f" ND{index:<3}", "label")]
@@ -214,7 +214,7 @@ class TrafficRow:
     rdma_write_bytes_total: int | None = None
     dropped_packets_total: int | None = None
     retransmitted_bytes_total: int | None = None
-    trouble_total: int | None = None  # sum of retransmit timeouts, unresponsive remotes and failed requests of EFA
+    error_total: int | None = None  # sum of retransmit timeouts, unresponsive remotes and failed requests of EFA
 
 
 def traffic_rows(host: Host) -> list[TrafficRow]:
@@ -295,7 +295,7 @@ def _all_ports_row(ports: list[TrafficRow]) -> TrafficRow:
         sum_known(port.rdma_write_bytes_total for port in ports),
         sum_known(port.dropped_packets_total for port in ports),
         sum_known(port.retransmitted_bytes_total for port in ports),
-        sum_known(port.trouble_total for port in ports),
+        sum_known(port.error_total for port in ports),
     )
 
 
@@ -315,5 +315,5 @@ TRAFFIC_COLUMNS: tuple[TableColumn[TrafficRow], ...] = (
     TableColumn("RDMA WRITE", 10, 3, lambda row: units.bytes_text(row.rdma_write_bytes_total)),
     count_column("DROPS", 8, 5, lambda row: row.dropped_packets_total),
     TableColumn("RETRANSMIT", 10, 5, lambda row: units.bytes_text(row.retransmitted_bytes_total)),
-    count_column("ERRORS", 8, 4, lambda row: row.trouble_total, lambda row: "bad" if row.trouble_total else "text"),
+    count_column("ERRORS", 8, 4, lambda row: row.error_total, lambda row: "bad" if row.error_total else "text"),
 )

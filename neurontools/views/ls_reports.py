@@ -65,11 +65,11 @@ def _ecc_text(row: QueryRow) -> str:
     """Returns the numbers of uncorrected and corrected ECC errors, such as "0/3"; each sums HBM and SRAM."""
     ecc = row.device.ecc
     sums = []
-    for known in (
+    for values in (
         (ecc.mem_uncorrected_total, ecc.sram_uncorrected_total),
         (ecc.mem_corrected_total, ecc.sram_corrected_total),
     ):
-        counts = [count for count in known if count is not None]
+        counts = [count for count in values if count is not None]
         sums.append(str(sum(counts)) if counts else UNKNOWN)
     return "/".join(sums)
 
@@ -98,8 +98,8 @@ def loop_header(snapshot: Snapshot) -> str:
     notes = ["simulated"] if snapshot.source is SourceKind.SIMULATED else []
     if snapshot.synthetic_load:
         notes.append(f"synthetic load: {escape_controls(snapshot.synthetic_load[:30])}")
-    whose = f"{escape_controls(instance.instance_id or 'this host')} ({escape_controls(instance.instance_type)})"
-    lines = [f"# {whose}" + (f" [{', '.join(notes)}]\n" if notes else "\n")]
+    host_text = f"{escape_controls(instance.instance_id or 'this host')} ({escape_controls(instance.instance_type)})"
+    lines = [f"# {host_text}" + (f" [{', '.join(notes)}]\n" if notes else "\n")]
     lines += [
         "#" + _row_text([_pad_cell(column, getattr(column, part)) for column in _LOOP_COLUMNS])[1:]
         for part in ("title", "unit")
@@ -282,8 +282,8 @@ def ended_text(report: EndedReport, *, is_wide: bool = False) -> str:
     """Returns the text of `--ended`: tables of the ended processes, oldest first, and of totals by user and by job."""
     since = date_text(report.since_unix_seconds)
     if not report.processes:
-        whose = "" if report.user is None else f" of {excerpt(report.user, _NAME_CELLS)}"
-        return f"no process{whose} that held NeuronCores has ended since {since}\n"
+        user_part = "" if report.user is None else f" of {excerpt(report.user, _NAME_CELLS)}"
+        return f"no process{user_part} that held NeuronCores has ended since {since}\n"
     hours = sum(process.neuroncore_hours for process in report.processes)
     count = len(report.processes)
     text = f"{count} ended process{'es' if count > 1 else ''} since {since}: {_hours_text(hours)} NeuronCore hours\n"

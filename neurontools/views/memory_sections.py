@@ -114,8 +114,8 @@ def _category_rows(
 
 
 def _other_bytes(memory: HostMemory | DeviceMemory, categories: tuple[tuple[str, str], ...]) -> int:
-    known = sum(getattr(memory, field) or 0 for _, field in categories)
-    return (memory.total_bytes or 0) - known
+    known_bytes = sum(getattr(memory, field) or 0 for _, field in categories)
+    return (memory.total_bytes or 0) - known_bytes
 
 
 def _category_runs(
@@ -148,8 +148,8 @@ def _used_share(context: RenderContext, rows: list[tuple[str, int | None]]) -> f
 def _capacity_text(context: RenderContext) -> str:
     host = context.snapshot.host
     device = sum(device.memory_bytes for device in context.snapshot.devices)
-    used, of = units.bytes_text(host.memory_used_bytes), units.memory_size_text(host.memory_total_bytes)
-    return f"system {used} of {of}, devices have {units.memory_size_text(device)}"
+    used, total = units.bytes_text(host.memory_used_bytes), units.memory_size_text(host.memory_total_bytes)
+    return f"system {used} of {total}, devices have {units.memory_size_text(device)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,10 +303,10 @@ def _core_nodes(
 def _subtract_memory(memory: DeviceMemory, parts: list[DeviceMemory]) -> DeviceMemory:
     if not parts:
         return memory
-    taken = sum_device_memory(parts)
+    subtrahend = sum_device_memory(parts)
     left = {}
     for field in fields(memory):
-        value, part = getattr(memory, field.name), getattr(taken, field.name)
+        value, part = getattr(memory, field.name), getattr(subtrahend, field.name)
         if value is not None and part:
             left[field.name] = max(0, value - part)
     return replace(memory, **left)
@@ -345,10 +345,10 @@ def folded_tree_heading(context: RenderContext, width: int) -> Line:
     processes = context.figures.tab_processes(context.pid)
     models = [model for process in processes for model in process.models]
     devices = {index for process in processes for index in process.device_indices}
-    of = f" of {len(context.snapshot.devices)}" if context.pid is None else ""
-    what = f"{len(models)} model{'s' * (len(models) != 1)}"
-    where = f"{len(devices)}{of} device{'s' * (bool(of) or len(devices) != 1)}"
-    text = f"Memory Usage Details: {what} on {where}"
+    device_part = f" of {len(context.snapshot.devices)}" if context.pid is None else ""
+    model_part = f"{len(models)} model{'s' * (len(models) != 1)}"
+    where = f"{len(devices)}{device_part} device{'s' * (bool(device_part) or len(devices) != 1)}"
+    text = f"Memory Usage Details: {model_part} on {where}"
     return heading(context, text, width, context.key_hint("x opens"))
 
 

@@ -13,7 +13,7 @@ from neurontools.util import units
 from neurontools.util.process_text import script_text
 from neurontools.util.units import ranges_text
 from neurontools.views.drawing.core_grid import core_grid, grid_layout, grid_rows
-from neurontools.views.drawing.figures import known_sum
+from neurontools.views.drawing.figures import sum_known_floats
 from neurontools.views.drawing.glyphs import stacked_bar
 from neurontools.views.drawing.lines import (
     SELECTED,
@@ -152,7 +152,7 @@ def _line_count(parts: list[TextPage]) -> int:
 def vcpu_section(context: RenderContext, width: int, *, side_by_side: bool = False) -> TextPage:
     """Draws the vCPU usage of the host and of the Neuron processes as bars of user and system time."""
     system, runtime = _vcpu_ratios(context)
-    page = TextPage([heading(context, "vCPU Utilization", width, _usage_note(context, width))])
+    page = TextPage([heading(context, "vCPU Utilization", width, _usage_summary(context, width))])
     half = width // 2 if side_by_side else width
     first = fit(_usage_bar(context, "System vCPU Usage", system, half), half)
     second = fit(_usage_bar(context, "Runtime vCPU Usage", runtime, width - half if side_by_side else width), half)
@@ -163,7 +163,7 @@ def vcpu_section(context: RenderContext, width: int, *, side_by_side: bool = Fal
     return page
 
 
-def _usage_note(context: RenderContext, width: int) -> str:
+def _usage_summary(context: RenderContext, width: int) -> str:
     """Returns vCPU count, traffic rates and power as text; leaves out what does not fit beside the vCPU heading."""
     host = context.snapshot.host
     parts = [f"{host.vcpu_count} vCPUs"] if host.vcpu_count else []
@@ -203,8 +203,8 @@ def _vcpu_ratios(context: RenderContext) -> tuple[_Ratios, _Ratios]:
         )
     count = context.snapshot.host.vcpu_count
     processes = context.figures.tab_processes(context.pid)
-    user = known_sum(process.vcpu_user_ratio for process in processes)
-    kernel = known_sum(process.vcpu_system_ratio for process in processes)
+    user = sum_known_floats(process.vcpu_user_ratio for process in processes)
+    kernel = sum_known_floats(process.vcpu_system_ratio for process in processes)
     runtime = (
         user / count if user is not None and count else None,
         kernel / count if kernel is not None and count else None,
@@ -248,8 +248,8 @@ def job_list_section(
     if height >= min(_LEAST_LINES_WITH_HEADING, len(rows) + 2) or not rows:
         page.add_lines(_job_list_heading(context, rows, width))
     if not rows:
-        nobody = "this process holds no NeuronCore" if context.pid is not None else "nobody holds a NeuronCore"
-        page.add_lines(fit_marked(((f"  {nobody}", "dim"),), width))
+        empty_text = "this process holds no NeuronCore" if context.pid is not None else "nobody holds a NeuronCore"
+        page.add_lines(fit_marked(((f"  {empty_text}", "dim"),), width))
         return page
     columns = _fitting_job_columns(context, rows, width)
     titles: list[Run] = []
@@ -311,8 +311,8 @@ def _name_text(context: RenderContext, row: JobRow) -> str:
 
 
 def _severity_mark(context: RenderContext, row: JobRow) -> str:
-    grave = _highest_severity(row)
-    return {Severity.CRITICAL: context.glyphs.bad, Severity.WARNING: context.glyphs.warn}.get(grave, " ")
+    severity = _highest_severity(row)
+    return {Severity.CRITICAL: context.glyphs.bad, Severity.WARNING: context.glyphs.warn}.get(severity, " ")
 
 
 def _highest_severity(row: JobRow) -> Severity:
@@ -489,18 +489,18 @@ def _fitting_job_columns(context: RenderContext, rows: list[JobRow], width: int)
         )
         if not is_used
     }
-    kept: list[_JobColumn] = []
+    columns: list[_JobColumn] = []
     used = 0
     for column in sorted(_COLUMNS, key=lambda column: column.need):
         if column.title not in left_out and used + column.cells + 1 <= width:
-            kept.append(column)
+            columns.append(column)
             used += column.cells + 1
     spare = width - used
     name_cells = _LEAST_NAME + min(spare // 2, _LONGEST_NAME - _LEAST_NAME)
     script_cells = _SCRIPT.cells + spare - (name_cells - _LEAST_NAME)
     cells = {_NAME.title: name_cells, _SCRIPT.title: script_cells}
-    kept.sort(key=_COLUMNS.index)
-    return [(column, cells.get(column.title, column.cells)) for column in kept]
+    columns.sort(key=_COLUMNS.index)
+    return [(column, cells.get(column.title, column.cells)) for column in columns]
 
 
 def _job_line(context: RenderContext, row: JobRow, columns: list[tuple[_JobColumn, int]], width: int) -> Line:

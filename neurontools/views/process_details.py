@@ -29,7 +29,7 @@ from neurontools.model.process import STEP_PARTS
 from neurontools.util import units
 from neurontools.util.process_text import HIDDEN
 from neurontools.util.units import day_text, ranges_text
-from neurontools.views.drawing.figures import ProcessFigures, known_sum
+from neurontools.views.drawing.figures import ProcessFigures, sum_known_floats
 from neurontools.views.drawing.glyphs import bar
 from neurontools.views.drawing.lines import (
     SELECTED,
@@ -159,10 +159,10 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
     styles = {"errors": "bad" if figures.errors_total else "text", COMPILING: "warn", ADVICE: "warn"}
     for name, text in facts[: max(1, height - 2)]:
         page.add_lines(labelled_line(name, text, width, _FACT_NAME_CELLS, styles.get(name, "text")))
-    if context.surroundings is not None:
+    if context.process_context is not None:
         # Reserves at least a third of the screen for the environment that the user requested.
         del page.lines[max(2, height * 2 // 3) :]
-        page.append_page(process_context_page(context, context.surroundings, width, height - len(page.lines)))
+        page.append_page(process_context_page(context, context.process_context, width, height - len(page.lines)))
         return page
     axis = time_axis(context, width)
     room = height - len(page.lines)
@@ -187,9 +187,9 @@ def _run_time_text(context: RenderContext, process: Process) -> str:
 
 def _cpu_text(process: Process) -> str:
     """Returns the current CPU use and the CPU time since the process started; 200 % means two busy vCPUs."""
-    now = known_sum((process.vcpu_user_ratio, process.vcpu_system_ratio))
+    now = sum_known_floats((process.vcpu_user_ratio, process.vcpu_system_ratio))
     user, system = process.cpu_user_seconds_total, process.cpu_system_seconds_total
-    spent = known_sum((user, system))
+    spent = sum_known_floats((user, system))
     return (
         f"{units.percent_text(now, 1)} of a vCPU (user {units.percent_text(process.vcpu_user_ratio, 1)}, system "
         f"{units.percent_text(process.vcpu_system_ratio, 1)}), {units.duration_text(spent)} so far"
@@ -225,10 +225,10 @@ def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
     if counters.compilations_total:
         seconds = units.duration_text(counters.compile_seconds_total)
         facts.append(("compiled", f"{units.count_text(counters.compilations_total)} graphs in {seconds}"))
-    standing = figures.in_collective_for_seconds
-    if standing is not None and standing >= _LONG_WAIT_SECONDS:
+    wait_seconds = figures.in_collective_for_seconds
+    if wait_seconds is not None and wait_seconds >= _LONG_WAIT_SECONDS:
         kind = printable(counters.latest_collective or "one", 40)
-        facts.append(("collective", f"in {kind} for {units.duration_text(standing)}"))
+        facts.append(("collective", f"in {kind} for {units.duration_text(wait_seconds)}"))
     if counters.collectives_total:
         text = (
             f"{units.percent_text(rates.collective_ratio)} of the time, "
@@ -486,11 +486,11 @@ def advice_lines(process: Process, width: int, room: int) -> list[Line]:
         return []
     lines: list[Line] = [fit(((" ADVICE", "column"),), width, "column")]
     for number, each in enumerate(process.advice):
-        made = _advice_text_lines(each, width)
-        if len(lines) + len(made) > room - (number + 1 < len(process.advice)):
+        texts = _advice_text_lines(each, width)
+        if len(lines) + len(texts) > room - (number + 1 < len(process.advice)):
             lines.append(fit(((f" {len(process.advice) - number} more with neuron-run --advise", "dim"),), width))
             break
-        lines += made
+        lines += texts
     return lines[:room]
 
 

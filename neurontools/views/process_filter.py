@@ -49,7 +49,7 @@ def parse_filter(text: str) -> ProcessTest:
     """
     if len(text) > MOST_CHARACTERS:
         raise InvalidFilter(f"longer than {MOST_CHARACTERS} characters")
-    return _Parser(text).whole()
+    return _Parser(text).parse()
 
 
 def quote_value(text: str) -> str:
@@ -71,37 +71,39 @@ class _Parser:
         self._position = 0
         self._depth = 0
 
-    def whole(self) -> ProcessTest:
-        test = self._either()
+    def parse(self) -> ProcessTest:
+        test = self._parse_or()
         if self._next():
-            raise InvalidFilter(f"unmatched ) {self._where()}")
+            raise InvalidFilter(f"unmatched ) {self._position_text()}")
         return test
 
-    def _either(self) -> ProcessTest:
-        tests = [self._all()]
-        while self._took("or"):
-            tests.append(self._all(after="or"))
+    def _parse_or(self) -> ProcessTest:
+        tests = [self._parse_and()]
+        while self._accept("or"):
+            tests.append(self._parse_and(after="or"))
         return tests[0] if len(tests) == 1 else lambda figures: any(test(figures) for test in tests)
 
-    def _all(self, *, after: str = "") -> ProcessTest:
+    def _parse_and(self, *, after: str = "") -> ProcessTest:
         """Parses terms joined by `and`, up to the next `or` or closing parenthesis. An empty filter matches all."""
         tests: list[ProcessTest] = []
         while True:
-            if self._sees("and"):
+            if self._is_next("and"):
                 if not tests or after == "and":
-                    raise InvalidFilter(f"a term is missing before the 'and' {self._where()}")
-                self._took(after := "and")
-            if not self._next() or self._next() == ")" or self._sees("or"):
+                    raise InvalidFilter(f"a term is missing before the 'and' {self._position_text()}")
+                self._accept(after := "and")
+            if not self._next() or self._next() == ")" or self._is_next("or"):
                 break
             tests.append(self._term())
             after = ""
         if after or (not tests and (self._next() or self._depth)):
-            raise InvalidFilter(f"a term is missing after {after!r}" if after else f"a term is missing {self._where()}")
+            raise InvalidFilter(
+                f"a term is missing after {after!r}" if after else f"a term is missing {self._position_text()}"
+            )
         return tests[0] if len(tests) == 1 else lambda figures: all(test(figures) for test in tests)
 
     def _term(self) -> ProcessTest:
         is_negated = False
-        while self._took("not"):
+        while self._accept("not"):
             is_negated = not is_negated
             if not self._next() or self._next() == ")":
                 raise InvalidFilter("a term is missing after 'not'")
@@ -109,12 +111,12 @@ class _Parser:
         return (lambda figures: not test(figures)) if is_negated else test
 
     def _group(self) -> ProcessTest:
-        place = self._where()
+        place = self._position_text()
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise InvalidFilter(f"more than {_MAX_DEPTH} nested parentheses")
         self._position += 1
-        test = self._either()
+        test = self._parse_or()
         if self._next() != ")":
             raise InvalidFilter(f"the ( {place} is not closed")
         self._position += 1
@@ -124,11 +126,11 @@ class _Parser:
     def _comparison_or_word(self) -> ProcessTest:
         start = self._position
         is_quoted = self._next() in _QUOTES
-        name = self._quoted() if is_quoted else self._bare(is_value=False)
+        name = self._quoted() if is_quoted else self._parse_word(is_value=False)
         operator = "" if is_quoted else self._operator()
         if not operator:
             if not name and not is_quoted:
-                raise InvalidFilter(f"a term is missing {self._where()}")
+                raise InvalidFilter(f"a term is missing {self._position_text()}")
             return _word_test(name.casefold())
         key = name.casefold()
         column = BY_KEY.get(key)
@@ -141,7 +143,7 @@ class _Parser:
 
     def _value(self, before: str) -> str:
         following = self._next()
-        value = self._quoted() if following and following in _QUOTES else self._bare(is_value=True)
+        value = self._quoted() if following and following in _QUOTES else self._parse_word(is_value=True)
         if not value:
             raise InvalidFilter(f"{before} needs a value")
         return value
@@ -155,7 +157,7 @@ class _Parser:
                 return operator
         return ""
 
-    def _bare(self, *, is_value: bool) -> str:
+    def _parse_word(self, *, is_value: bool) -> str:
         """Consumes an unquoted word up to a space or unmatched closing parenthesis. A name also ends at an operator."""
         start, opened = self._position, 0
         while self._position < len(self._text):
@@ -169,18 +171,18 @@ class _Parser:
         return self._text[start : self._position]
 
     def _quoted(self) -> str:
-        place, quote = self._where(), self._text[self._position]
+        place, quote = self._position_text(), self._text[self._position]
         self._position += 1
-        kept: list[str] = []
+        parts: list[str] = []
         while self._position < len(self._text):
             character = self._text[self._position]
             self._position += 1
             if character == quote:
-                return "".join(kept)
+                return "".join(parts)
             if character == "\\" and self._text[self._position : self._position + 1] in ("\\", '"', "'"):
                 character = self._text[self._position]
                 self._position += 1
-            kept.append(character)
+            parts.append(character)
         raise InvalidFilter(f"the quote {place} is not closed")
 
     def _next(self) -> str:
@@ -189,7 +191,7 @@ class _Parser:
             self._position += 1
         return self._text[self._position : self._position + 1]
 
-    def _sees(self, keyword: str) -> bool:
+    def _is_next(self, keyword: str) -> bool:
         """Returns whether a keyword such as "and" follows as a whole word, not as the column of a comparison."""
         self._next()
         end = self._position + len(keyword)
@@ -197,13 +199,13 @@ class _Parser:
             return False
         return not self._text[end:] or self._text[end].isspace() or self._text[end] in f"(){_QUOTES}"
 
-    def _took(self, keyword: str) -> bool:
-        if not self._sees(keyword):
+    def _accept(self, keyword: str) -> bool:
+        if not self._is_next(keyword):
             return False
         self._position += len(keyword)
         return True
 
-    def _where(self) -> str:
+    def _position_text(self) -> str:
         return f"at character {self._position + 1}"
 
 
@@ -221,10 +223,10 @@ def _word_test(word: str) -> ProcessTest:
 
 def _comparison_test(column: ProcessColumn, operator: str, value: str) -> ProcessTest:
     if operator == "~":
-        wanted = value.casefold()
+        operand = value.casefold()
         # ~ compares numbers as the screen shows them, not in base units.
         read = column.read if column.is_text else column.text
-        return lambda figures: wanted in str(read(figures) or "").casefold()
+        return lambda figures: operand in str(read(figures) or "").casefold()
     if column.is_text:
         return _text_test(column, operator, value.casefold())
     if column.members is not None:
@@ -244,21 +246,21 @@ def _text_test(column: ProcessColumn, operator: str, value: str) -> ProcessTest:
 
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
-    "=": lambda known, value: known == value,
-    "!=": lambda known, value: known != value,
-    "<": lambda known, value: known < value,
-    ">": lambda known, value: known > value,
-    "<=": lambda known, value: known <= value,
-    ">=": lambda known, value: known >= value,
+    "=": lambda actual, value: actual == value,
+    "!=": lambda actual, value: actual != value,
+    "<": lambda actual, value: actual < value,
+    ">": lambda actual, value: actual > value,
+    "<=": lambda actual, value: actual <= value,
+    ">=": lambda actual, value: actual >= value,
 }
 
 
 def _number_test(column: ProcessColumn, operator: str, value: float) -> ProcessTest:
-    holds = _COMPARE[operator]
+    compare = _COMPARE[operator]
 
     def test(figures: ProcessFigures) -> bool:
-        known = column.read(figures)
-        return isinstance(known, (int, float)) and holds(known, value)
+        actual = column.read(figures)
+        return isinstance(actual, (int, float)) and compare(actual, value)
 
     return test
 
@@ -267,15 +269,15 @@ def _members_test(
     key: str, members: Callable[[ProcessFigures], tuple[int, ...]], operator: str, value: str
 ) -> ProcessTest:
     """Returns the test for a column of indices. With `!=`, no index may equal the value; else one index suffices."""
-    wanted = _parse_indices(key, value)
+    indices = _parse_indices(key, value)
     if operator == "=":
-        return lambda figures: any(low <= index <= high for index in members(figures) for low, high in wanted)
+        return lambda figures: any(low <= index <= high for index in members(figures) for low, high in indices)
     if operator == "!=":
-        return lambda figures: not any(low <= index <= high for index in members(figures) for low, high in wanted)
-    if len(wanted) != 1 or wanted[0][0] != wanted[0][1]:
+        return lambda figures: not any(low <= index <= high for index in members(figures) for low, high in indices)
+    if len(indices) != 1 or indices[0][0] != indices[0][1]:
         raise InvalidFilter(f"{key}{operator} takes one index; = and != take several, such as {key}=0-3,8")
-    holds, index = _COMPARE[operator], wanted[0][0]
-    return lambda figures: any(holds(own, index) for own in members(figures))
+    compare, index = _COMPARE[operator], indices[0][0]
+    return lambda figures: any(compare(own, index) for own in members(figures))
 
 
 def _parse_indices(key: str, text: str) -> list[tuple[int, int]]:

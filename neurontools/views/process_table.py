@@ -90,17 +90,21 @@ def _errors_text(figures: ProcessFigures) -> str:
     return units.short_count_text(_errors(figures), _ERRORS_CELLS)
 
 
-def _where(figures: ProcessFigures) -> str | None:
+def _workload_name(figures: ProcessFigures) -> str | None:
     """Returns the pod, else the Slurm job, else the container of a process; None if all are unknown."""
-    known = figures.process.attribution
-    if known is None:
+    attribution = figures.process.attribution
+    if attribution is None:
         return None
-    if known.pod_name is not None:
-        return f"{known.pod_namespace}/{known.pod_name}" if known.pod_namespace else known.pod_name
-    if known.slurm_job_id is not None:
-        return f"job {known.slurm_job_id}" + (f".{known.slurm_step_id}" if known.slurm_step_id else "")
-    container = known.container_name or (known.container_id[:12] if known.container_id else None)
-    return container or known.pod_uid
+    if attribution.pod_name is not None:
+        return (
+            f"{attribution.pod_namespace}/{attribution.pod_name}" if attribution.pod_namespace else attribution.pod_name
+        )
+    if attribution.slurm_job_id is not None:
+        return f"job {attribution.slurm_job_id}" + (
+            f".{attribution.slurm_step_id}" if attribution.slurm_step_id else ""
+        )
+    container = attribution.container_name or (attribution.container_id[:12] if attribution.container_id else None)
+    return container or attribution.pod_uid
 
 
 _p50, _p99 = _latency("p50"), _latency("p99")
@@ -199,7 +203,15 @@ COMMAND = ProcessColumn(
 
 
 WHERE = ProcessColumn(
-    "where", "WHERE", 24, 6, _where, lambda f: printable(_where(f) or "-", 80), "", True, "pod, container or Slurm job"
+    "where",
+    "WHERE",
+    24,
+    6,
+    _workload_name,
+    lambda f: printable(_workload_name(f) or "-", 80),
+    "",
+    True,
+    "pod, container or Slurm job",
 )
 
 
@@ -217,19 +229,19 @@ def fitting_process_columns(
     Drops columns with the highest rank first. `with_place` includes the column for pods and jobs, `with_steps` that
     for training steps.
     """
-    kept: list[ProcessColumn] = []
+    columns: list[ProcessColumn] = []
     used = 2  # width of the mark of tagged rows
     for_command = _USUAL_COMMAND_CELLS if width >= _USUAL_WIDTH else COMMAND.cells
     offered = [*PROCESS_COLUMNS, *([WHERE] if with_place else []), COMMAND]
     for column in sorted((column for column in offered if column.offered), key=lambda column: column.rank):
         cells = for_command if column is COMMAND else column.cells
         if used + cells + 1 <= width and (with_steps or column.key != "steps"):
-            kept.append(column)
+            columns.append(column)
             used += cells + 1
-    if COMMAND not in kept:
-        return sorted(kept, key=EVERY_COLUMN.index), 0
-    kept.remove(COMMAND)
-    return sorted(kept, key=EVERY_COLUMN.index), width - used + for_command + 1
+    if COMMAND not in columns:
+        return sorted(columns, key=EVERY_COLUMN.index), 0
+    columns.remove(COMMAND)
+    return sorted(columns, key=EVERY_COLUMN.index), width - used + for_command + 1
 
 
 def selected_process_columns(
@@ -242,12 +254,12 @@ def selected_process_columns(
     left_out = {COMMAND.key, *(() if with_place else (WHERE.key,)), *(() if with_steps else ("steps",))}
     columns = [BY_KEY[key] for key in keys if key in BY_KEY and key not in left_out]
     least = COMMAND.cells if COMMAND.key in keys else 0
-    kept, used = [], 2
+    selected, used = [], 2
     for column in sorted(columns, key=lambda column: column.rank):
         if used + column.cells + 1 + least <= width:
-            kept.append(column)
+            selected.append(column)
             used += column.cells + 1
-    return sorted(kept, key=columns.index), width - used if least and width - used >= least else 0
+    return sorted(selected, key=columns.index), width - used if least and width - used >= least else 0
 
 
 def sort_rows(
@@ -261,9 +273,9 @@ def sort_rows(
     for key, is_descending in reversed([order for order in orders if order[0] in BY_KEY]):
         column = BY_KEY[key]
         read = [(column.read(pair[0]), pair) for pair in found]
-        known = [(_sortable(value), pair) for value, pair in read if value is not None]
-        known.sort(key=lambda one: one[0], reverse=is_descending)
-        found = [pair for _, pair in known] + [pair for value, pair in read if value is None]
+        pairs = [(_sortable(value), pair) for value, pair in read if value is not None]
+        pairs.sort(key=lambda one: one[0], reverse=is_descending)
+        found = [pair for _, pair in pairs] + [pair for value, pair in read if value is None]
     return [row for _, row in found]
 
 

@@ -78,10 +78,10 @@ def process_page(context: RenderContext, width: int, height: int) -> TextPage:
         lines.append(styled(line, SELECTED) if position == cursor else line)
     page.add_list(lines, len(rows), list_height, top)
     if not rows:
-        nobody = "no process holds a NeuronCore"
+        empty_text = "no process holds a NeuronCore"
         if context.filter_text:
-            nobody = f"no process passes the filter{context.key_hint('; Esc clears it')}"
-        page.add_lines(fit_marked(((f"  {nobody}", "dim"),), width))
+            empty_text = f"no process passes the filter{context.key_hint('; Esc clears it')}"
+        page.add_lines(fit_marked(((f"  {empty_text}", "dim"),), width))
     page.lines.extend([()] * max(0, height - len(page.lines) - len(footer)))
     page.add_lines(*footer)
     return page
@@ -89,8 +89,8 @@ def process_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 def process_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
     """Returns the rows of the process list, or of a shown environment and process tree, as search entries."""
-    if context.surroundings is not None:
-        return process_context_entries(context.surroundings)
+    if context.process_context is not None:
+        return process_context_entries(context.process_context)
     return (
         job_search_entries(process_rows(context, every=every), context.figures) if context.details_pid is None else []
     )
@@ -108,7 +108,7 @@ def _list_heading(context: RenderContext, rows: list[JobRow], every: int, width:
         text += f"  filter: {printable(context.filter_text, 80)}{_filter_error(context.filter_text)}"
     if context.search_text:
         text += (
-            f"  search: {printable(context.search_text, 80)}, {context.found_text}{_filter_error(context.search_text)}"
+            f"  search: {printable(context.search_text, 80)}, {context.match_text}{_filter_error(context.search_text)}"
         )
     free = sum(1 for core in context.figures.cores if core.is_free)
     unknown = sum(1 for core in context.figures.cores if core.is_free is None)
@@ -281,13 +281,13 @@ def row_figures(figures: Figures, row: JobRow) -> ProcessFigures:
     return combined_figures(figures, row.job, row.ranks)
 
 
-def combined_figures(figures: Figures, of: RunningJob, ranks: tuple[Rank, ...]) -> ProcessFigures:
+def combined_figures(figures: Figures, running_job: RunningJob, ranks: tuple[Rank, ...]) -> ProcessFigures:
     """Combines processes of a job into the figures of one process, which gets their lowest PID.
 
     Sums cores, models, memory and counts. Takes step rate and latency of the slowest process. If their users
     differ, the user is "several". A UID, attach time or attribution that differs is None.
     """
-    job = replace(of, ranks=ranks)
+    job = replace(running_job, ranks=ranks)
     parts = [figures.by_pid[rank.process.pid] for rank in job.ranks]
     processes = [part.process for part in parts]
     first = processes[0]

@@ -221,7 +221,7 @@ def _piece_shapes(lane: Lane, top: float, start_ns: int, scale: float) -> Iterat
         right = min(WIDTH, _LANE_LEFT + (piece.end_ns - start_ns) * scale)
         if right <= _LANE_LEFT or left >= WIDTH:
             continue
-        took = duration_text((piece.end_ns - piece.start_ns) / NS_PER_SECOND)
+        duration = duration_text((piece.end_ns - piece.start_ns) / NS_PER_SECOND)
         shape = element(
             "rect",
             x=left,
@@ -230,7 +230,7 @@ def _piece_shapes(lane: Lane, top: float, start_ns: int, scale: float) -> Iterat
             height=_LANE_HEIGHT,
             class_=f"s{PART_NAMES.index(piece.part)}",
         )
-        yield element("g", element("title", f"{piece.part}: {piece.name}, {took}"), shape)
+        yield element("g", element("title", f"{piece.part}: {piece.name}, {duration}"), shape)
 
 
 def _lane_name(lane: Lane) -> str:

@@ -116,9 +116,9 @@ def title_lines(report: RunReport, width: int) -> list[Line]:
     began = date_text(first.began_ns / 1e9)
     where = f" on {counted(hosts, 'host')}" if hosts > 1 else ""
     instance_type = printable_name(first.instance_type or "unknown instance type")
-    who = printable_name(first.script.rpartition("/")[2]) or "profile"
+    script_name = printable_name(first.script.rpartition("/")[2]) or "profile"
     runs: list[Run] = [
-        (f" {who}", "strong"),
+        (f" {script_name}", "strong"),
         (
             f", {instance_type}, {counted(len(report.ranks), 'rank')}{where}, ",
             "text",
@@ -145,8 +145,8 @@ def step_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
         middle, high = max(each.p50_seconds for each in times), max(each.p99_seconds for each in times)
         longest = max(each.longest_seconds for each in times)
         shown_text = f"p50 {duration_text(middle)}, p99 {duration_text(high)}, longest {duration_text(longest)}"
-        whose = " (of the slowest rank)" if is_several else ""
-        lines.append(labelled("per step", [(shown_text, "text"), (whose, "dim")], width))
+        rank_part = " (of the slowest rank)" if is_several else ""
+        lines.append(labelled("per step", [(shown_text, "text"), (rank_part, "dim")], width))
     else:
         lines.append(text_line("no steps counted (no optimizer ran); times cover the whole profile", width, "dim"))
     for (part, seconds), style in zip(split.parts(), _PART_STYLES, strict=True):
@@ -347,10 +347,14 @@ def memory_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> li
     rank = report.highest
     found, limit = rank.peak, rank.profile.metadata.hbm_limit_bytes
     of_limit = "" if not limit else f" of {bytes_text(limit)}"
-    known = rank.hbm_peak_bytes
+    peak_bytes = rank.hbm_peak_bytes
     where = "" if found is None else f", core {found.core}"
-    who = f"rank {rank.number}{where}" if len(report.ranks) > 1 else where.removeprefix(", ")
-    lines = [section_heading("Memory", f"peak {bytes_text(known)}{of_limit}{', ' if who else ''}{who}", width, glyphs)]
+    rank_part = f"rank {rank.number}{where}" if len(report.ranks) > 1 else where.removeprefix(", ")
+    lines = [
+        section_heading(
+            "Memory", f"peak {bytes_text(peak_bytes)}{of_limit}{', ' if rank_part else ''}{rank_part}", width, glyphs
+        )
+    ]
     if found is None:
         return [*lines, text_line("time of the peak not recorded", width, "dim")]
     if found.highest_bytes > found.bytes:

@@ -83,9 +83,9 @@ def _sections(report: RunReport, script: str) -> Iterator[Markup]:
 def _title_section(report: RunReport, script: str) -> Iterator[Markup]:
     first, split = report.ranks[0].profile.metadata, report.split
     began = date_text(first.began_ns / NS_PER_SECOND)
-    what = (first.instance_type or "unknown instance type", counted(len(report.ranks), "rank"), began)
+    parts = (first.instance_type or "unknown instance type", counted(len(report.ranks), "rank"), began)
     yield element("h1", script)
-    yield element("p", ", ".join(what), class_="dim")
+    yield element("p", ", ".join(parts), class_="dim")
     yield element("p", f"{first.device_time}; counts, FLOPs and bytes are exact", class_="dim")
     for rank in report.ranks:
         if rank.profile.state.failure:

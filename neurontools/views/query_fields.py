@@ -230,8 +230,14 @@ DEVICE_FIELDS = (
         lambda row: row.device.power.average_ratio if row.device.power else None,
     ),
     *(
-        QueryField(f"ecc.{where}.{what}", f"ecc_{where}_{what}_total", PLAIN, text, _ecc_field(f"{where}_{what}_total"))
-        for where, what, text in (
+        QueryField(
+            f"ecc.{where}.{meaning}",
+            f"ecc_{where}_{meaning}_total",
+            PLAIN,
+            text,
+            _ecc_field(f"{where}_{meaning}_total"),
+        )
+        for where, meaning, text in (
             ("mem", "corrected", "corrected errors in HBM since the driver was loaded"),
             ("mem", "uncorrected", "uncorrected errors in HBM"),
             ("sram", "corrected", "corrected errors in SRAM"),
@@ -398,18 +404,18 @@ def query_rows(
         cores.setdefault(core.device_index, []).append(core)
     by_device = {verdict.device_index: verdict for verdict in verdicts(snapshot)}
     by_pid = {process.pid: process for process in snapshot.processes}
-    made = []
+    rows = []
     for device in snapshot.devices:
         if device_indices and device.index not in device_indices:
             continue
         verdict = by_device.get(device.index, Verdict(device.index, is_known=False))
         own = tuple(cores.get(device.index, ()))
         if not of_cores:
-            made.append(QueryRow(snapshot, device, verdict, own, peak_flops_per_core))
+            rows.append(QueryRow(snapshot, device, verdict, own, peak_flops_per_core))
         for core in own if of_cores else ():
             owner = by_pid.get(core.owner_pids[0]) if core.owner_pids else None
-            made.append(QueryRow(snapshot, device, verdict, own, peak_flops_per_core, core, owner))
-    return made
+            rows.append(QueryRow(snapshot, device, verdict, own, peak_flops_per_core, core, owner))
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,8 +179,8 @@ def draw_screen(context: RenderContext, width: int, height: int) -> TextPage:
 
 def _highlight_matches(context: RenderContext, body: TextPage) -> None:
     """Highlights the rows of the page's list that match the search."""
-    for target in body.targets if context.found else ():
-        if target.action == "row" and int(target.argument) in context.found and target.row < len(body.lines):
+    for target in body.targets if context.match_rows else ():
+        if target.action == "row" and int(target.argument) in context.match_rows and target.row < len(body.lines):
             body.lines[target.row] = styled(body.lines[target.row], FOUND)
 
 
@@ -233,8 +233,8 @@ def _right_of_title(context: RenderContext, room: int) -> list[Run]:
         recording = [(f" {context.glyphs.recording} {clip(clock.recording, 24, mark=True)} ", "title_bad")]
     badge: list[Run] = [(f" {clock.badge} ", clock.style)] if clock.badge else []
     full: list[Run] = [(f" {clock.badge} {moment} " if clock.badge else f" {moment} ", clock.style)]
-    grave, brief = _finding_counts(context, is_brief=False), _finding_counts(context, is_brief=True)
-    for right in ([*recording, *grave, *full], [*grave, *full], [*brief, *full], [*brief, *badge]):
+    counts, brief_counts = _finding_counts(context, is_brief=False), _finding_counts(context, is_brief=True)
+    for right in ([*recording, *counts, *full], [*counts, *full], [*brief_counts, *full], [*brief_counts, *badge]):
         if line_width(right) <= room:
             return right
     return badge or full
@@ -342,10 +342,10 @@ def scrubber(context: RenderContext, width: int) -> TextPage:
 
 def key_bar(context: RenderContext, width: int) -> TextPage:
     """Draws the key bar: the keys of all pages and of the current page. An error or message replaces it."""
-    trouble = context.clock.trouble or context.message
-    if trouble:
-        style = "bad" if context.clock.trouble else "strong"
-        return TextPage([fit(((f" {clip(printable(trouble), width - 2, mark=True)}", style),), width)])
+    problem = context.clock.problem or context.message
+    if problem:
+        style = "bad" if context.clock.problem else "strong"
+        return TextPage([fit(((f" {clip(printable(problem), width - 2, mark=True)}", style),), width)])
     runs: list[Run] = []
     targets: list[ClickTarget] = []
     left = 0

@@ -66,7 +66,7 @@ class TimeCursor:
         if not self._feed.is_live:
             self.is_playing = not self.is_playing
         elif self.at is None:
-            self._hold()
+            self._fix_moment()
             self._has_moved = False
         else:
             self.at = None
@@ -76,7 +76,7 @@ class TimeCursor:
         index = self.index
         if index is None:
             return
-        self._show(index + count)
+        self._move_to(index + count)
 
     def leap(self, seconds: float) -> None:
         """Moves by `seconds` on the timeline; a negative value moves back."""
@@ -84,21 +84,21 @@ class TimeCursor:
         if index is None:
             return
         timeline = self._feed.timeline
-        self._show(timeline.index_at(timeline.moments[index].at_seconds + seconds))
+        self._move_to(timeline.index_at(timeline.moments[index].at_seconds + seconds))
 
     def seek(self, share: float) -> None:
         """Moves to a position on the timeline: 0 is its start, 1 its end."""
         moments = self._feed.timeline.moments
         if moments:
             first, last = moments[0].at_seconds, moments[-1].at_seconds
-            self._show(self._feed.timeline.index_at(first + share * (last - first)))
+            self._move_to(self._feed.timeline.index_at(first + share * (last - first)))
 
     def to_event(self, step: int) -> bool:
         """Moves to the next (`step` 1) or previous (-1) event. Returns False if there is no such event."""
         index = self.index
         found = None if index is None else self._feed.timeline.next_event(index, step)
         if found is not None:
-            self._show(found)
+            self._move_to(found)
         return found is not None
 
     def go_live(self) -> None:
@@ -126,12 +126,12 @@ class TimeCursor:
         self._speed = min(len(_SPEEDS) - 1, max(0, self._speed + step))
         return self.speed
 
-    def _hold(self) -> None:
+    def _fix_moment(self) -> None:
         index = self.index
         if index is not None:
             self.at = self._feed.timeline.moments[index].at_seconds
 
-    def _show(self, index: int) -> None:
+    def _move_to(self, index: int) -> None:
         moments = self._feed.timeline.moments
         index = min(max(0, index), len(moments) - 1)
         self.at = moments[index].at_seconds
@@ -142,10 +142,10 @@ class TimeCursor:
         """Returns the shown moment and the state of the feed, for the title and the scrubber."""
         moments = self._feed.timeline.moments
         is_past = self.at is not None
-        badge, style, trouble = self._badge()
+        badge, style, problem = self._badge()
         is_loading = self._feed.is_loading_past
         if not moments:
-            return ShownMoment(badge, style, trouble, recording=recording, is_loading_past=is_loading)
+            return ShownMoment(badge, style, problem, recording=recording, is_loading_past=is_loading)
         index = self.index or 0
         events: tuple[float, ...] = ()
         if is_past:
@@ -153,7 +153,7 @@ class TimeCursor:
         return ShownMoment(
             badge,
             style,
-            trouble,
+            problem,
             is_past,
             moments[0].at_seconds,
             moments[-1].at_seconds,

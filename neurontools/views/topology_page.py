@@ -125,8 +125,8 @@ def neighbour_in_direction(context: RenderContext, device: int, direction: str) 
 def topology_page(context: RenderContext, width: int, height: int) -> TextPage:
     """Draws the topology page: the devices with their links, and the details of the selected device."""
     plan = arrange_devices(context, width)
-    what = "memory" if context.colour_by == "memory" else "utilization"
-    page = TextPage([heading(context, f"NeuronLink: {plan.name}, coloured by {what}", width, "c changes")])
+    quantity = "memory" if context.colour_by == "memory" else "utilization"
+    page = TextPage([heading(context, f"NeuronLink: {plan.name}, coloured by {quantity}", width, "c changes")])
     place = ultraserver_text(context.snapshot.instance)
     if place and height > len(plan.rows) * 3 + 3 + 6:
         page.add_lines(fit(((f" {place}", "text"),), width))
@@ -205,7 +205,7 @@ def _device_box(context: RenderContext, plan: DeviceArrangement, device: int, bo
     hops = plan.hops(context.device_index, device)
     is_chosen = device == context.device_index
     style = _ratio_style(context, ratio)
-    if _holds(context, device):
+    if _has_cores_of_tab(context, device):
         style = "mine"
     elif hops == 1:
         style = "lit"
@@ -222,9 +222,9 @@ def _bar_line(context: RenderContext, devices: list[int], box: int, width: int) 
     for position, device in enumerate(devices):
         if position:
             runs.append((" " * _LINK_CELLS, "text"))
-        held = _cores_of_tab(context, device)
-        if held:
-            runs.append((cell(f" NC {ranges_text(held)}", box), "good"))
+        core_texts = _cores_of_tab(context, device)
+        if core_texts:
+            runs.append((cell(f" NC {ranges_text(core_texts)}", box), "good"))
             continue
         ratio = _shown_ratio(context, device)
         runs += [(" ", "text"), *bar(ratio, box - 2, context.glyphs, _ratio_style(context, ratio)), (" ", "text")]
@@ -240,7 +240,7 @@ def _cores_of_tab(context: RenderContext, device: int) -> list[int]:
     ]
 
 
-def _holds(context: RenderContext, device: int) -> bool:
+def _has_cores_of_tab(context: RenderContext, device: int) -> bool:
     return bool(_cores_of_tab(context, device))
 
 

@@ -10,7 +10,7 @@ from neurontools.model.process import EndedTotal, total_by_user
 from neurontools.util import units
 from neurontools.util.process_text import script_text
 from neurontools.util.units import clock_text, day_text, ranges_text
-from neurontools.views.drawing.figures import Figures, ProcessFigures, known_sum
+from neurontools.views.drawing.figures import Figures, ProcessFigures, sum_known_floats
 from neurontools.views.drawing.lines import (
     SELECTED,
     Line,
@@ -70,8 +70,8 @@ def ended_entries(context: RenderContext) -> list[SearchEntry]:
 
 def _ended_section(context: RenderContext, ended: list[EndedProcess], width: int, height: int) -> TextPage:
     hours = sum(process.neuroncore_hours for process in ended)
-    known = f"{len(ended)} known, {hours_text(hours)} NeuronCore hours" if ended else ""
-    page = TextPage([heading(context, "Ended", width, known)])
+    summary = f"{len(ended)} known, {hours_text(hours)} NeuronCore hours" if ended else ""
+    page = TextPage([heading(context, "Ended", width, summary)])
     if not ended:
         page.add_lines(fit_marked((("   no ended process is known", "dim"),), width))
         return page
@@ -164,8 +164,8 @@ def user_totals(figures: Figures, ended: Sequence[EndedProcess]) -> list[UserTot
     return sorted(totals, key=_sort_key)
 
 
-def _sort_key(of: UserTotal) -> tuple[int, float, str]:
-    return -of.neuroncore_count, -(of.ended.neuroncore_hours if of.ended else 0.0), of.name or ""
+def _sort_key(total: UserTotal) -> tuple[int, float, str]:
+    return -total.neuroncore_count, -(total.ended.neuroncore_hours if total.ended else 0.0), total.name or ""
 
 
 def _user_name(user: str | None, uid: int | None) -> str | None:
@@ -173,26 +173,26 @@ def _user_name(user: str | None, uid: int | None) -> str | None:
 
 
 def _user_total(name: str | None, processes: list[ProcessFigures], ended: EndedTotal | None) -> UserTotal:
-    known = [(figures.utilization_ratio, figures.core_count) for figures in processes]
-    held = sum(count for ratio, count in known if ratio is not None)
-    busy = sum(ratio * count for ratio, count in known if ratio is not None)
+    weighted = [(figures.utilization_ratio, figures.core_count) for figures in processes]
+    core_count = sum(count for ratio, count in weighted if ratio is not None)
+    busy = sum(ratio * count for ratio, count in weighted if ratio is not None)
     device = [size for figures in processes if (size := figures.device_memory_bytes) is not None]
     host = [size for figures in processes if (size := figures.host_memory_bytes) is not None]
     return UserTotal(
         name=name,
         process_count=len(processes),
         neuroncore_count=sum(figures.core_count for figures in processes),
-        utilization_ratio=busy / held if held else None,
+        utilization_ratio=busy / core_count if core_count else None,
         device_memory_bytes=sum(device) if device else None,
         host_memory_bytes=sum(host) if host else None,
-        vcpu_ratio=known_sum(vcpu_ratio(figures) for figures in processes),
+        vcpu_ratio=sum_known_floats(vcpu_ratio(figures) for figures in processes),
         ended=ended,
     )
 
 
 def vcpu_ratio(figures: ProcessFigures) -> float | None:
     """Returns the number of vCPUs that a process keeps busy, such as 1.5; None if unknown."""
-    return known_sum((figures.process.vcpu_user_ratio, figures.process.vcpu_system_ratio))
+    return sum_known_floats((figures.process.vcpu_user_ratio, figures.process.vcpu_system_ratio))
 
 
 USER_COLUMNS: tuple[TableColumn[UserTotal], ...] = (

@@ -111,10 +111,10 @@ def _linked(pieces: list[_Piece], targets: Iterable[ClickTarget], link: Link) ->
             left_part, middle = left_part + middle[:lead], middle[lead:]
             words = middle.rstrip(" ")
             right_part, middle = middle[len(words) :] + right_part, words
-            made = [(left_part, ""), (middle, address), (right_part, "")]
+            runs = [(left_part, ""), (middle, address), (right_part, "")]
             changed: list[_Piece] = []
             here = at
-            for part, leads in made:
+            for part, leads in runs:
                 if part:
                     changed.append((here, part, style, leads))
                     here += width_of(part)
@@ -281,16 +281,16 @@ def _blocks(rows: Sequence[Row]) -> Iterator[Markup]:
     open_rows: list[Markup] = []
     group = ""
     for kind, cells in rows:
-        wanted = _GROUPS.get(kind, "")
-        if open_rows and (wanted != group or kind is RowKind.COLUMNS):
+        group_tag = _GROUPS.get(kind, "")
+        if open_rows and (group_tag != group or kind is RowKind.COLUMNS):
             yield element("div", *open_rows, role=group)
             open_rows = []
-        group = wanted
-        made = _row(kind, cells)
-        if wanted:
-            open_rows.append(made)
+        group = group_tag
+        block = _row(kind, cells)
+        if group_tag:
+            open_rows.append(block)
         else:
-            yield made
+            yield block
     if open_rows:
         yield element("div", *open_rows, role=group)
 

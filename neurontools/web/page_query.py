@@ -36,10 +36,10 @@ class PageQuery:
 
     def query(self, **changes: object) -> str:
         """Returns the URL query string after `changes`; "" if every option has its default."""
-        told = self.told(**changes)
-        return f"?{urlencode(told)}" if told else ""
+        parameters = self.parameters(**changes)
+        return f"?{urlencode(parameters)}" if parameters else ""
 
-    def told(self, **changes: object) -> list[tuple[str, object]]:
+    def parameters(self, **changes: object) -> list[tuple[str, object]]:
         """Applies `changes`, then returns names and values of the options that differ from their defaults."""
         chosen = [(name, usual, changes.get(name, getattr(self, name))) for name, usual in _DEFAULTS.items()]
         return [(name, value) for name, usual, value in chosen if value is not None and value != usual]

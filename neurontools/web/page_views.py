@@ -15,7 +15,7 @@ from neurontools.model.health import count_by_severity
 from neurontools.views.drawing.glyphs import BLOCKS
 from neurontools.views.drawing.lines import ClickTarget, TextPage, fit, printable
 from neurontools.views.drawing.render_context import RenderContext
-from neurontools.views.feed_view import SENSELESS, DashboardSettings, FeedView
+from neurontools.views.feed_view import CORRUPT_DATA_ERRORS, DashboardSettings, FeedView
 from neurontools.views.fleet_hosts import list_rows
 from neurontools.views.fleet_page import SORTS, FleetContext, fleet_page, matches_filter
 from neurontools.views.process_table import BY_KEY
@@ -69,17 +69,17 @@ class HostView:
 
     pause_seconds = 1.0
 
-    def wake(self) -> None:
+    def start(self) -> None:
         """Opens the feed for the first viewer."""
         if self._feed is None:
             self._feed = self._open_feed()
 
-    def follow(self) -> None:
+    def process_data(self) -> None:
         """Moves new snapshots of the feed into its timeline."""
         if self._feed is not None:
             self._feed.drain()
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """Closes the feed and drops the states of the views."""
         feed, self._feed = self._feed, None
         self._states.clear()
@@ -95,37 +95,37 @@ class HostView:
         state = self._state(choice, feed)
         width = choice.columns
         try:
-            scene = state.render_context()
-            if scene is None:
+            context = state.render_context()
+            if context is None:
                 return "neuron-top", _message_rows(feed.status.text or "waiting for the first snapshot", width)
-            scene.has_keys = False
-            scene.ended = self._hiding.ended(scene.ended)
-            scene.cursor = -1 if choice.page not in ("topology", "history") else scene.cursor
-            return self._drawn(scene, choice, width)
-        except SENSELESS as error:
+            context.has_keys = False
+            context.ended = self._hiding.ended(context.ended)
+            context.cursor = -1 if choice.page not in ("topology", "history") else context.cursor
+            return self._draw_page(context, choice, width)
+        except CORRUPT_DATA_ERRORS as error:
             return "neuron-top", _message_rows(f"this moment can't be drawn: {type(error).__name__}: {error}", width)
 
-    def _drawn(self, scene: RenderContext, choice: PageQuery, width: int) -> tuple[str, tuple[Row, ...]]:
-        link = self._link(scene, choice)
+    def _draw_page(self, context: RenderContext, choice: PageQuery, width: int) -> tuple[str, tuple[Row, ...]]:
+        link = self._link(context, choice)
         page = page_named(choice.page)
-        body = page.draw(scene, width, _DEFAULT_LINES)
+        body = page.draw(context, width, _DEFAULT_LINES)
         hidden = body.list_count - body.list_height
         if hidden > 0:
-            body = page.draw(scene, width, min(_MAX_LINES, _DEFAULT_LINES + hidden))
-        rows = [*rows_of(title_bar(scene, width), link), *rows_of(body, link)]
-        if scene.clock.trouble:
-            rows += rows_of(_line(scene.clock.trouble, "bad", width), link)
-        rows += rows_of(tab_bar(scene, width), link, RowKind.TABS)
-        return self._window_title(scene), tuple(rows)
+            body = page.draw(context, width, min(_MAX_LINES, _DEFAULT_LINES + hidden))
+        rows = [*rows_of(title_bar(context, width), link), *rows_of(body, link)]
+        if context.clock.problem:
+            rows += rows_of(_line(context.clock.problem, "bad", width), link)
+        rows += rows_of(tab_bar(context, width), link, RowKind.TABS)
+        return self._window_title(context), tuple(rows)
 
-    def _window_title(self, scene: RenderContext) -> str:
-        instance = scene.snapshot.instance
-        found = count_by_severity(scene.snapshot)
+    def _window_title(self, context: RenderContext) -> str:
+        instance = context.snapshot.instance
+        found = count_by_severity(context.snapshot)
         words = [(Severity.CRITICAL, "critical"), (Severity.WARNING, "warning")]
-        told = [f"{found[severity]} {word}" for severity, word in words if found.get(severity)]
+        parts = [f"{found[severity]} {word}" for severity, word in words if found.get(severity)]
         if self._feed is not None and self._feed.status.link is not FeedState.LIVE:
-            told = [scene.clock.badge]
-        badge = f"{', '.join(told)}: " if told else ""
+            parts = [context.clock.badge]
+        badge = f"{', '.join(parts)}: " if parts else ""
         return f"{badge}{printable(self._name or instance.instance_id or instance.instance_type, 60)} - neuron-top"
 
     def frame(self, choice: PageQuery, title: str) -> PageFrame:
@@ -140,15 +140,15 @@ class HostView:
             )
             options.append(("Time shown", windows))
         if choice.page == "overview":
-            options.append(("Memory", self._either(choice, "tree", "summary", "by process, device and model")))
+            options.append(("Memory", self._toggle_links(choice, "tree", "summary", "by process, device and model")))
         elif choice.page == "processes" and choice.details is not None:
-            options.append(("Process", self._either(choice, "time", "facts and plots", "where its time goes")))
+            options.append(("Process", self._toggle_links(choice, "time", "facts and plots", "where its time goes")))
         search = None
         if choice.page == "processes" and choice.details is None:
-            search = choice.filter, tuple((name, str(value)) for name, value in choice.told(filter=""))
+            search = choice.filter, tuple((name, str(value)) for name, value in choice.parameters(filter=""))
         return PageFrame(title, (*above, *links), tuple(options), search, self._notes, printable(self._name, 80))
 
-    def _either(self, choice: PageQuery, name: str, no: str, yes: str) -> tuple[tuple[str, str, bool], ...]:
+    def _toggle_links(self, choice: PageQuery, name: str, no: str, yes: str) -> tuple[tuple[str, str, bool], ...]:
         """Returns the links that turn the option `name` off and on: text, URL, and whether it is the current value."""
         is_chosen = bool(getattr(choice, name))
         sides: tuple[dict[str, Any], ...] = ({name: 0}, {name: 1})
@@ -173,7 +173,7 @@ class HostView:
         state.pid, state.details_pid = choice.pid, choice.details
         return state
 
-    def _link(self, scene: RenderContext, choice: PageQuery) -> LinkOf:
+    def _link(self, context: RenderContext, choice: PageQuery) -> LinkOf:
         """Returns a function that maps a click target to the URL of its link."""
         rows = None
 
@@ -190,11 +190,11 @@ class HostView:
             if action == "core":
                 return self.address(choice, core=int(argument))
             if action == "sort":
-                is_again = argument == scene.sort
-                return self.address(choice, sort=argument, descending=int(is_again and not scene.is_descending))
+                is_again = argument == context.sort
+                return self.address(choice, sort=argument, descending=int(is_again and not context.is_descending))
             if action == "row" and choice.page in ("overview", "processes"):
                 if rows is None:
-                    rows = self._states[choice].rows(scene) or ()
+                    rows = self._states[choice].rows(context) or ()
                 row = rows[int(argument)] if int(argument) < len(rows) else None
                 if row is None:
                     return ""
@@ -210,8 +210,8 @@ class HostView:
     def address(self, choice: PageQuery, page: str = "", **changes: object) -> str:
         """Returns the URL for `choice` with `changes`. The URL of another page keeps only columns, PID and device."""
         if page and page != choice.page:
-            kept = {"columns": choice.columns, "pid": choice.pid, "device": choice.device, **changes}
-            return f"{self.base}{page}{PageQuery(page, **kept).query()}"  # type: ignore[arg-type]
+            query = {"columns": choice.columns, "pid": choice.pid, "device": choice.device, **changes}
+            return f"{self.base}{page}{PageQuery(page, **query).query()}"  # type: ignore[arg-type]
         return f"{self.base}{choice.page}{choice.query(**changes)}"
 
 
@@ -247,39 +247,39 @@ class FleetView:
         feed: FleetFeed,
         reach: Callable[[str], str | None],
         hiding: PrivacyFilter,
-        troubles: tuple[str, ...] = (),
+        problems: tuple[str, ...] = (),
     ) -> None:
         self.base = base
         self._feed = feed
         self._reach = reach
         self._hiding = hiding
-        self._troubles = troubles
+        self._problems = problems
 
     @property
     def pause_seconds(self) -> float:
         """Seconds between two renderings: 1 s until every host has answered once, then the feed's interval."""
         return max(_MIN_REDRAW_SECONDS, self._feed.interval_seconds) if self._feed.is_settled else _MIN_REDRAW_SECONDS
 
-    def wake(self) -> None:
+    def start(self) -> None:
         """Does nothing, because the feed of hosts always runs."""
 
-    def follow(self) -> None:
+    def process_data(self) -> None:
         """Does nothing, because `draw` reads the current state of the hosts."""
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """Does nothing, because the feed of hosts always runs."""
 
     def draw(self, choice: PageQuery) -> tuple[str, tuple[Row, ...]]:
         """Returns the window title and the rows of the page of many hosts."""
         every = self._hiding.hosts(self._feed.states)
         sort = choice.sort if choice.sort in SORTS else next(iter(SORTS))
-        group_by = choice.group if choice.group in self._ways() else ""
+        group_by = choice.group if choice.group in self._grouping_choices() else ""
         if group_by == USER:
             self._feed.request_users()
         found = [state for state in every if matches_filter(state, choice.filter)]
         rows = list_rows(found, SORTS[sort], group_by, (choice.open,))
         shown = rows[choice.first : choice.first + _MAX_HOSTS_PER_PAGE]
-        scene = FleetContext(
+        context = FleetContext(
             rows=shown,
             all_states=every,
             jobs=self._hiding.jobs(self._feed.jobs),
@@ -289,11 +289,11 @@ class FleetView:
             sort=sort,
             group_by=group_by,
             filter_text=choice.filter,
-            notes=(*self._troubles[:1], *self._feed.notes),
+            notes=(*self._problems[:1], *self._feed.notes),
             glyphs=BLOCKS,
         )
         # Draws as many lines as all rows and the largest header need.
-        page = fleet_page(scene, choice.columns, len(shown) + 8 + max(8, min(len(every), _MAX_HOSTS_PER_PAGE)))
+        page = fleet_page(context, choice.columns, len(shown) + 8 + max(8, min(len(every), _MAX_HOSTS_PER_PAGE)))
         del page.lines[-1:]  # removes the key bar, which is useless in a browser
 
         def link(target: ClickTarget) -> str:
@@ -314,11 +314,11 @@ class FleetView:
         sorts = tuple(
             (name, self.address(choice, sort=name), name == (choice.sort or next(iter(SORTS)))) for name in SORTS
         )
-        known = ("", *self._ways())
-        chosen = choice.group if choice.group in known else ""
+        choices = ("", *self._grouping_choices())
+        chosen = choice.group if choice.group in choices else ""
         groups = tuple(
             (printable(way, 40) or "none", self.address(choice, group=way, open="", first=0), way == chosen)
-            for way in known
+            for way in choices
             if _fits_in_query(way)
         )
         options = [("Order", sorts), ("Group by", groups)]
@@ -332,10 +332,10 @@ class FleetView:
                 for first in range(0, count, _MAX_HOSTS_PER_PAGE)
             )
             options.append(("Hosts", pages))
-        others = tuple((name, str(value)) for name, value in choice.told(filter="", first=0))
+        others = tuple((name, str(value)) for name, value in choice.parameters(filter="", first=0))
         return PageFrame(title, (("Hosts", self.address(choice), True),), tuple(options), (choice.filter, others))
 
-    def _ways(self) -> tuple[str, ...]:
+    def _grouping_choices(self) -> tuple[str, ...]:
         """Returns the properties by which viewers can group hosts. Omits the user if users are hidden."""
         return tuple([way for way in grouping_choices(self._feed.states) if way != USER or self._hiding.shows_users])
 

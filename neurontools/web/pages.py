@@ -41,11 +41,9 @@ def script() -> bytes:
 class WebPages:
     """HTTP handler of the browser pages of one host or of many hosts."""
 
-    def __init__(
-        self, gallery: RenderCache, places: PageRouter, guard: RequestGuard, sessions: BrowserSessions
-    ) -> None:
-        self._gallery = gallery
-        self._places = places
+    def __init__(self, cache: RenderCache, router: PageRouter, guard: RequestGuard, sessions: BrowserSessions) -> None:
+        self._cache = cache
+        self._router = router
         self._guard = guard
         self._sessions = sessions
         self._fixed: dict[str, tuple[str, Callable[[], bytes]]] = {
@@ -69,16 +67,16 @@ class WebPages:
         if request.method == "POST":
             return refusal(405, "only GET", ("Allow", "GET, HEAD"))
         if name in self._fixed:
-            kind, made = self._fixed[name]
-            return HttpResponse(CompressibleDocument([CompressedPart(made())]), kind)
+            kind, body = self._fixed[name]
+            return HttpResponse(CompressibleDocument([CompressedPart(body())]), kind)
         if not self._sessions.admits(request):
-            return self._asking(request)
+            return self._token_form(request)
         if request.role is None:
             return refusal(403, "no name in your certificate is allowed here")
         if name == "":
-            return _redirect(f"{BASE}{self._places.front}")
+            return _redirect(f"{BASE}{self._router.front}")
         try:
-            found = self._places.find(name, request.role)
+            found = self._router.find(name, request.role)
             if found is None:
                 return refusal(404, f"no such page; the pages are at {BASE}", close=False)
             view, page = found
@@ -92,24 +90,24 @@ class WebPages:
             return refusal(503, str(full), ("Retry-After", "3"))
 
     def _page(self, view: NavigablePageRenderer, choice: PageQuery) -> HttpResponse:
-        picture = self._gallery.picture(view, choice)
+        page = self._cache.rendered(view, choice)
 
-        def made() -> bytes:
-            frame = view.frame(choice, picture.title)
-            return page_document(BASE, frame, picture.rows, picture.version, choice.columns)
+        def document() -> bytes:
+            frame = view.frame(choice, page.title)
+            return page_document(BASE, frame, page.rows, page.version, choice.columns)
 
-        return HttpResponse(picture.page(made), _HTML, headers=(("Vary", "Accept, Cookie"),))
+        return HttpResponse(page.page(document), _HTML, headers=(("Vary", "Accept, Cookie"),))
 
     def _stream(self, request: HttpRequest, view: NavigablePageRenderer, choice: PageQuery) -> HttpResponse:
         since = request.header("last-event-id") or _query_value(request.query, "since")
-        return HttpResponse(self._gallery.stream(view, choice, since), _STREAM, headers=(("X-Accel-Buffering", "no"),))
+        return HttpResponse(self._cache.stream(view, choice, since), _STREAM, headers=(("X-Accel-Buffering", "no"),))
 
-    def _asking(self, request: HttpRequest) -> HttpResponse:
+    def _token_form(self, request: HttpRequest) -> HttpResponse:
         """Returns the form that asks for the token. A correct token leads to the requested page."""
         back = f"{request.path}?{request.query}" if request.query else request.path
         return HttpResponse(self._form(back, ""), _HTML, 401, (("WWW-Authenticate", "Bearer"),))
 
-    def _form(self, back: str, trouble: str) -> bytes:
+    def _form(self, back: str, problem: str) -> bytes:
         label = element(
             "label", "Token ", element("input", type="password", name="token", autocomplete="off", required="")
         )
@@ -121,8 +119,8 @@ class WebPages:
             method="post",
             action=f"{BASE}session?to={quote(back)}",
         )
-        told = [element("p", trouble, role="alert")] if trouble else []
-        return notice_document(BASE, "neuron-top asks for a token", *told, form)
+        alerts = [element("p", problem, role="alert")] if problem else []
+        return notice_document(BASE, "neuron-top asks for a token", *alerts, form)
 
     def _session(self, request: HttpRequest) -> HttpResponse:
         if request.method != "POST":

@@ -41,13 +41,13 @@ class PageRenderer(Protocol):
     def draw(self, choice: PageQuery) -> tuple[str, tuple[Row, ...]]:
         """Returns the window title and the rows of the page."""
 
-    def wake(self) -> None:
+    def start(self) -> None:
         """Prepares to draw, because a first viewer has arrived."""
 
-    def follow(self) -> None:
+    def process_data(self) -> None:
         """Processes new data, even if no page is drawn."""
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """Frees resources, because the last viewer has left."""
 
 
@@ -60,15 +60,15 @@ class RenderCache:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._pictures: OrderedDict[tuple[PageRenderer, PageQuery], RenderedPage] = OrderedDict()
-        self._asked_at: dict[PageRenderer, float] = {}
+        self._pages: OrderedDict[tuple[PageRenderer, PageQuery], RenderedPage] = OrderedDict()
+        self._used_at: dict[PageRenderer, float] = {}
         self._has_news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._saved = _MOST_DRAWINGS_SAVED
-        self._saved_at = now()
+        self._tokens = _MOST_DRAWINGS_SAVED
+        self._refilled_at = now()
         self.viewers = 0
 
-    def news(self) -> None:
+    def notify(self) -> None:
         """Signals that there is new data to draw."""
         self._has_news.set()
 
@@ -76,27 +76,27 @@ class RenderCache:
         """Stops rendering, and frees the resources of all renderers."""
         if self._task is not None:
             self._task.cancel()
-        for view in self._asked_at:
-            view.rest()
-        self._asked_at.clear()
+        for view in self._used_at:
+            view.stop()
+        self._used_at.clear()
 
-    def picture(self, view: PageRenderer, choice: PageQuery) -> RenderedPage:
+    def rendered(self, view: PageRenderer, choice: PageQuery) -> RenderedPage:
         """Returns the rendered page. Redraws it first if it has no viewers and is older than `_ROUND_SECONDS`.
 
         Raises CapacityExceeded if too many pages are requested at a time.
         """
-        now = self._ask(view)
+        now = self._mark_used(view)
         key = (view, choice)
-        picture = self._pictures.get(key)
-        if picture is None or (not picture.viewers and now - picture.drawn_at_seconds >= _ROUND_SECONDS):
-            self._spend(now)
-            if picture is None:
-                picture = self._pictures[key] = RenderedPage(lambda: view.draw(choice))
-                self._forget_some()
-            picture.redraw(now)
-        self._pictures.move_to_end(key)
-        self._begin()
-        return picture
+        page = self._pages.get(key)
+        if page is None or (not page.viewers and now - page.drawn_at_seconds >= _ROUND_SECONDS):
+            self._consume_token(now)
+            if page is None:
+                page = self._pages[key] = RenderedPage(lambda: view.draw(choice))
+                self._evict_pages()
+            page.redraw(now)
+        self._pages.move_to_end(key)
+        self._start()
+        return page
 
     def stream(self, view: PageRenderer, choice: PageQuery, since: str) -> AsyncGenerator[bytes, None]:
         """Returns a stream of server-sent events: the changes of a page since the version `since`.
@@ -105,99 +105,99 @@ class RenderCache:
         """
         if self.viewers >= MAX_VIEWERS:
             raise CapacityExceeded(f"the limit of {MAX_VIEWERS} viewers is reached; try again later")
-        return self._events(view, choice, self.picture(view, choice), since)
+        return self._events(view, choice, self.rendered(view, choice), since)
 
     async def _events(
-        self, view: PageRenderer, choice: PageQuery, picture: RenderedPage, since: str
+        self, view: PageRenderer, choice: PageQuery, page: RenderedPage, since: str
     ) -> AsyncGenerator[bytes, None]:
         if self.viewers >= MAX_VIEWERS:  # other viewers may have arrived since the request
             return
-        self._ask(view)
-        picture = self._pictures.setdefault((view, choice), picture)
-        self._begin()
+        self._mark_used(view)
+        page = self._pages.setdefault((view, choice), page)
+        self._start()
         self.viewers += 1
-        picture.viewers += 1
+        page.viewers += 1
         try:
-            number = picture.number_of(since)
-            yield b"retry: 1000\n\n" if number == picture.number else b""
+            number = page.number_of(since)
+            yield b"retry: 1000\n\n" if number == page.number else b""
             while True:
-                if number < picture.number:
-                    event, number = picture.event_since(number), picture.number
+                if number < page.number:
+                    event, number = page.event_since(number), page.number
                     yield event
                 try:
                     async with asyncio.timeout(_HEARTBEAT_SECONDS):
-                        await picture.newer_than(number)
+                        await page.newer_than(number)
                 except TimeoutError:
                     yield b"event: beat\ndata:\n\n"
         finally:
             self.viewers -= 1
-            picture.viewers -= 1
-            self._asked_at[view] = self._now()
+            page.viewers -= 1
+            self._used_at[view] = self._now()
 
-    def _ask(self, view: PageRenderer) -> float:
+    def _mark_used(self, view: PageRenderer) -> float:
         """Records that a renderer is in use, and wakes it if necessary. Returns the current time."""
         now = self._now()
-        if view not in self._asked_at:
-            view.wake()
-        self._asked_at[view] = now
+        if view not in self._used_at:
+            view.start()
+        self._used_at[view] = now
         return now
 
-    def _spend(self, now: float) -> None:
-        self._saved = min(_MOST_DRAWINGS_SAVED, self._saved + (now - self._saved_at) * _DRAWINGS_A_SECOND)
-        self._saved_at = now
-        if self._saved < 1:
+    def _consume_token(self, now: float) -> None:
+        self._tokens = min(_MOST_DRAWINGS_SAVED, self._tokens + (now - self._refilled_at) * _DRAWINGS_A_SECOND)
+        self._refilled_at = now
+        if self._tokens < 1:
             raise CapacityExceeded("too many pages are asked for at a time")
-        self._saved -= 1
+        self._tokens -= 1
 
-    def _forget_some(self) -> None:
-        for key in [key for key, picture in self._pictures.items() if not picture.viewers]:
-            if len(self._pictures) <= _MAX_PAGES:
+    def _evict_pages(self) -> None:
+        for key in [key for key, page in self._pages.items() if not page.viewers]:
+            if len(self._pages) <= _MAX_PAGES:
                 break
-            del self._pictures[key]
+            del self._pages[key]
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._rounds())
+            self._task = asyncio.get_running_loop().create_task(self._redraw_loop())
 
-    async def _rounds(self) -> None:
+    async def _redraw_loop(self) -> None:
         """Redraws the viewed pages on new data, but at least every second. Ends once all renderers are unused."""
-        while self._asked_at:
+        while self._used_at:
             began = self._now()
             self._has_news.clear()
-            for view in self._asked_at:
-                view.follow()
+            for view in self._used_at:
+                view.process_data()
             # Redraws the page with the oldest rendering first.
             watched = [
-                picture
-                for (view, _), picture in self._pictures.items()
-                if picture.viewers and began - picture.drawn_at_seconds >= _EARLY_FRACTION * view.pause_seconds
+                page
+                for (view, _), page in self._pages.items()
+                if page.viewers and began - page.drawn_at_seconds >= _EARLY_FRACTION * view.pause_seconds
             ]
-            watched.sort(key=lambda picture: picture.drawn_at_seconds)
-            for picture in watched[:_MAX_REDRAWS_PER_ROUND]:
+            watched.sort(key=lambda page: page.drawn_at_seconds)
+            for page in watched[:_MAX_REDRAWS_PER_ROUND]:
                 try:
-                    picture.redraw(began)
+                    page.redraw(began)
                 except Exception:
                     # An error in one page must not stop the other pages. The viewers of that page keep the old version.
-                    picture.drawn_at_seconds = began
+                    page.drawn_at_seconds = began
                     _log.exception("a picture could not be drawn")
                 await asyncio.sleep(0)  # lets other coroutines run
-            self._let_rest()
+            self._stop_idle_renderers()
             await asyncio.sleep(max(0.0, _EARLY_FRACTION * _ROUND_SECONDS - (self._now() - began)))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ROUND_SECONDS):
                     await self._has_news.wait()
 
-    def _let_rest(self) -> None:
+    def _stop_idle_renderers(self) -> None:
         now = self._now()
-        for view, asked_at in list(self._asked_at.items()):
-            of_view = [key for key in self._pictures if key[0] is view]
-            if any(self._pictures[key].viewers for key in of_view):
-                self._asked_at[view] = now
+        for view, asked_at in list(self._used_at.items()):
+            of_view = [key for key in self._pages if key[0] is view]
+            if any(self._pages[key].viewers for key in of_view):
+                self._used_at[view] = now
             elif now - asked_at > _IDLE_SECONDS:
                 for key in of_view:
-                    del self._pictures[key]
-                del self._asked_at[view]
-                view.rest()
+                    del self._pages[key]
+                del self._used_at[view]
+                view.stop()
 
 
 _EPOCH = secrets.token_hex(4)
@@ -251,26 +251,28 @@ class RenderedPage:
     def number_of(self, version: str) -> int:
         """Returns the number of a version of this page. Returns 0 if this page did not issue the version."""
         epoch, _, number = version.partition(".")
-        is_known = epoch == self._epoch and number.isascii() and number.isdecimal() and len(number) < 12
-        return min(int(number), self.number) if is_known else 0
+        is_own = epoch == self._epoch and number.isascii() and number.isdecimal() and len(number) < 12
+        return min(int(number), self.number) if is_own else 0
 
     def event_since(self, number: int) -> bytes:
         """Returns the server-sent event that updates a viewer from version `number` to the latest; cached."""
         event = self._events.get(number)
         if event is None:
-            told: dict[str, object] = {"title": self.title}
+            content: dict[str, object] = {"title": self.title}
             if number < self._whole_since:
-                told["whole"] = self.rows
+                content["whole"] = self.rows
             else:
-                told["rows"] = [(place, row) for place, row in enumerate(self.rows) if self._changed_at[place] > number]
-            text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+                content["rows"] = [
+                    (place, row) for place, row in enumerate(self.rows) if self._changed_at[place] > number
+                ]
+            text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
             event = self._events[number] = f"event: rows\nid: {self.version}\ndata: {text}\n\n".encode()
         return event
 
-    def page(self, made: Callable[[], bytes]) -> CompressibleDocument:
-        """Returns the HTML of the current version, which `made` builds once per version."""
+    def page(self, make: Callable[[], bytes]) -> CompressibleDocument:
+        """Returns the HTML of the current version, which `make` builds once per version."""
         if self._page is None or self._page[0] != self.number:
-            self._page = self.number, CompressibleDocument([CompressedPart(made())])
+            self._page = self.number, CompressibleDocument([CompressedPart(make())])
         return self._page[1]
 
     async def newer_than(self, number: int) -> None:

@@ -16,9 +16,9 @@
   if (!screen) return;
 
   const tags = {t: "h1", h: "h2", n: "nav"}, groups = {c: "table", r: "table", i: "list"};
-  let version = screen.dataset.version, source = null, heard = performance.now(), lost = 0, timer = 0;
-  const news = new URL(location.href);
-  news.hash = "";
+  let version = screen.dataset.version, source = null, receivedAt = performance.now(), lost = 0, timer = 0;
+  const streamUrl = new URL(location.href);
+  streamUrl.hash = "";
 
   const make = (tag, attributes, content) => {
     const node = document.createElement(tag);
@@ -41,14 +41,14 @@
     const attributes = {class: "l", role: kind === "i" ? "listitem" : "", "aria-label": kind === "n" ? "Processes" : ""};
     return make(tags[kind] || "div", attributes, cells.flat().map(segment));
   };
-  const whole = rows => {
+  const replaceRows = rows => {
     const blocks = [];
     let group = null, kindOfGroup = "";
     for (const each of rows) {
-      const wanted = groups[each[0]] || "";
-      if (!wanted) { blocks.push(row(each)); group = null; kindOfGroup = ""; continue; }
-      if (!group || wanted !== kindOfGroup || each[0] === "c") blocks.push(group = make("div", {role: wanted}, []));
-      kindOfGroup = wanted;
+      const groupRole = groups[each[0]] || "";
+      if (!groupRole) { blocks.push(row(each)); group = null; kindOfGroup = ""; continue; }
+      if (!group || groupRole !== kindOfGroup || each[0] === "c") blocks.push(group = make("div", {role: groupRole}, []));
+      kindOfGroup = groupRole;
       group.append(row(each));
     }
     screen.replaceChildren(...blocks);
@@ -61,41 +61,41 @@
   };
 
   const clock = () => new Date().toLocaleTimeString([], {hour12: false});
-  const say = text => { if (state.textContent !== text) state.textContent = text; };
-  const lose = () => {
-    if (!lost) { lost = performance.now(); screen.classList.add("lost"); lose.since = clock(); }
-    const seconds = Math.round((performance.now() - heard) / 1000);
-    say(`LOST since ${lose.since}: the figures are ${seconds} s old; trying again`);
+  const showState = text => { if (state.textContent !== text) state.textContent = text; };
+  const markLost = () => {
+    if (!lost) { lost = performance.now(); screen.classList.add("lost"); markLost.since = clock(); }
+    const seconds = Math.round((performance.now() - receivedAt) / 1000);
+    showState(`LOST since ${markLost.since}: the figures are ${seconds} s old; trying again`);
   };
-  const hear = () => {
-    heard = performance.now();
+  const markReceived = () => {
+    receivedAt = performance.now();
     lost = 0;
     screen.classList.remove("lost");
-    say("");
+    showState("");
   };
 
-  const take = event => {
-    const told = JSON.parse(event.data);
-    hear();
+  const applyUpdate = event => {
+    const update = JSON.parse(event.data);
+    markReceived();
     version = event.lastEventId;
     keepFocus(() => {
-      if (told.whole) whole(told.whole);
-      const lines = told.rows ? screen.querySelectorAll(".l") : [];
-      for (const [number, each] of told.rows || []) lines[number].replaceWith(row(each));
+      if (update.whole) replaceRows(update.whole);
+      const lines = update.rows ? screen.querySelectorAll(".l") : [];
+      for (const [number, each] of update.rows || []) lines[number].replaceWith(row(each));
     });
-    if (told.title && document.title !== told.title) document.title = told.title;
+    if (update.title && document.title !== update.title) document.title = update.title;
   };
   const close = () => { if (source) source.close(); source = null; clearTimeout(timer); };
   const open = () => {
     close();
-    news.searchParams.set("since", version);
-    source = new EventSource(news);
-    source.addEventListener("rows", take);
-    source.addEventListener("beat", hear);
-    source.addEventListener("error", () => source.readyState === EventSource.CLOSED ? ask() : lose());
+    streamUrl.searchParams.set("since", version);
+    source = new EventSource(streamUrl);
+    source.addEventListener("rows", applyUpdate);
+    source.addEventListener("beat", markReceived);
+    source.addEventListener("error", () => source.readyState === EventSource.CLOSED ? checkStatus() : markLost());
   };
   // EventSource does not report why the server refused the stream, so asks for the status of the page.
-  const ask = async () => {
+  const checkStatus = async () => {
     close();
     try {
       const answer = await fetch(location.href, {method: "HEAD"});
@@ -103,21 +103,21 @@
       if (!answer.ok) throw answer.status;
       lost = 0;
       screen.classList.remove("lost");
-      say("too many viewers: the figures are not updated; trying again");
-    } catch { lose(); }
+      showState("too many viewers: the figures are not updated; trying again");
+    } catch { markLost(); }
     timer = setTimeout(open, 3000);
   };
 
   const width = make("span", {}, ["0".repeat(100)]);
   const fit = () => {
     document.body.append(width);
-    const room = (document.documentElement.clientWidth - 48) / (width.getBoundingClientRect().width / 100);
+    const fittingColumns = (document.documentElement.clientWidth - 48) / (width.getBoundingClientRect().width / 100);
     width.remove();
-    const columns = [240, 200, 160, 140, 120, 100, 80, 60].find(each => each <= room) || 60;
+    const columns = [240, 200, 160, 140, 120, 100, 80, 60].find(each => each <= fittingColumns) || 60;
     if (screen.className.split(" ")[0] === `c${columns}`) return true;
-    const there = new URL(location.href);
-    there.searchParams.set("columns", columns);
-    location.replace(there);
+    const target = new URL(location.href);
+    target.searchParams.set("columns", columns);
+    location.replace(target);
     return false;
   };
 
@@ -127,8 +127,8 @@
   // Browsers limit the connections to a host, so a hidden tab closes its stream.
   document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else open(); });
   setInterval(() => {
-    if (lost) lose();
-    else if (source && performance.now() - heard > 25000) { lose(); open(); }
+    if (lost) markLost();
+    else if (source && performance.now() - receivedAt > 25000) { markLost(); open(); }
   }, 1000);
   open();
 })();

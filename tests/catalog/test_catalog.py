@@ -114,7 +114,7 @@ def test_trn1_32xlarge() -> None:
     trn1 = catalog.load("trn1.32xlarge")
     assert (trn1.device_count, trn1.physical_core_count, trn1.logical_core_count()) == (16, 32, 32)
     assert trn1.topology.kind is TopologyKind.TORUS_2D
-    assert trn1.topology_standing.status is FactStatus.DRIVER
+    assert trn1.topology_evidence.status is FactStatus.DRIVER
     assert trn1.vcpu_count == Fact(128, FactStatus.DOCUMENTED, ("docs-arch-trn1",))
     assert trn1.host_memory_bytes.value == 512 * GIB
     assert trn1.device_memory_bytes_total == 512 * GIB

@@ -32,7 +32,7 @@ def host() -> Snapshot:
 
 def test_a_snapshot_keeps_what_happened_and_loses_who_did_it() -> None:
     redactor = Redactor()
-    redactor.learn(host())
+    redactor.register_snapshot(host())
     told = redactor.value(asdict(host()))
     text = str(told)
     for secret in (
@@ -85,6 +85,6 @@ def test_the_name_of_this_host_is_hidden() -> None:
 @given(st.text(max_size=200), st.text(min_size=3, max_size=20).filter(lambda word: word.strip() == word))
 def test_no_text_is_a_fault(text: str, word: str) -> None:
     redactor = Redactor()
-    redactor.hide(word, "user")
+    redactor.placeholder(word, "user")
     redactor.text(text)
     redactor.value({"user": text, "command": text, "list": [text, 1, None]})

@@ -169,7 +169,7 @@ def test_it_can_be_closed_while_it_begins(daemon: RunningDaemon, feed_at: Callab
     newest = feed.timeline.moments[-1]
     for _ in range(100):
         past = Backfill(daemon.socket, lambda _moments: None)
-        wants = threading.Thread(target=past.want, args=(newest, None))
+        wants = threading.Thread(target=past.request, args=(newest, None))
         wants.start()
         while not past.is_loading and wants.is_alive():
             pass

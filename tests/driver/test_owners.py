@@ -16,7 +16,7 @@ from neurond.sources.sysfs.device_reader import GilYield
 from neurontools import catalog
 from neurontools.driver.devices import DeviceDirectory, read_placements
 from neurontools.driver.environment import Roots
-from neurontools.driver.process_context import FoundProcess
+from neurontools.driver.process_context import ObservedProcess
 from neurontools.driver.processes import (
     OpenDevices,
     OwnerScan,
@@ -70,7 +70,7 @@ def test_a_real_process_is_found_by_its_open_device(holder: subprocess.Popen[str
 
 
 def test_what_is_known_of_a_real_process(holder: subprocess.Popen[str], device: Path) -> None:
-    found = FoundProcess("/proc", holder.pid)
+    found = ObservedProcess("/proc", holder.pid)
     devices = OpenDevices(holder.pid, (3,))
     record = found.record(devices, (), False, 1, 1_000_000.0, found.times())
     assert record.command == f"{sys.executable} -c {_HOLD} {device}"
@@ -81,7 +81,7 @@ def test_what_is_known_of_a_real_process(holder: subprocess.Popen[str], device: 
 
 
 def test_a_process_that_ended_has_no_devices_and_no_times(holder: subprocess.Popen[str]) -> None:
-    found = FoundProcess("/proc", holder.pid)
+    found = ObservedProcess("/proc", holder.pid)
     assert found.times() is not None
     holder.kill()
     holder.wait()

@@ -14,7 +14,7 @@ from neurontools.fleet.jobs import FleetJob, SlowFleetRank, StepSeconds
 from neurontools.fleet.prometheus.feed import PrometheusFeed
 from neurontools.fleet.prometheus.queries import MOST_JOBS
 from neurontools.model import Severity
-from tests.harness.answering_server import Asked, Reply, answering
+from tests.harness.answering_server import ReceivedRequest, Reply, answering
 from tests.harness.prometheus_server import Prometheus, needs_prometheus
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -53,7 +53,7 @@ HOSTS = (
 def telling(texts: tuple[str, ...], directory: Path) -> Iterator[Path]:
     """A file of targets, each of which tells its text as a neurond would."""
 
-    def reply(asked: Asked) -> Reply:
+    def reply(asked: ReceivedRequest) -> Reply:
         text = f"{texts[int(asked.path[1:])]}neurontools_snapshot_timestamp_seconds {time.time()}\n"
         return Reply(text.encode(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
@@ -75,7 +75,7 @@ def asked(server: Prometheus) -> tuple[tuple[FleetJob, ...], tuple[str, ...], di
         feed.start()
         assert feed.wait_settled(HANG_SECONDS)
         assert feed.query_count <= 10
-        return feed.jobs, feed.notes, feed.asked
+        return feed.jobs, feed.notes, feed.query_texts
 
 
 @pytest.mark.parametrize("rules", [True, False])

@@ -51,7 +51,7 @@ def test_periods_are_inherited_downwards() -> None:
         }
     )
     assert [seconds for _, seconds in group_periods(configuration)] == [2.0, 0.5, 60.0, 5400.0, 2.0, 1.5]
-    assert {seconds for _, seconds in group_periods(MonitorConfiguration.everything())} == {5.0}
+    assert {seconds for _, seconds in group_periods(MonitorConfiguration.default())} == {5.0}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_schedule(lengths: list[float], steps: list[float]) -> None:
     for step in (0.0, *steps):
         now = max(now + step, schedule.next_seconds) if step < 3 else now + step
         is_due = schedule.next_seconds <= now
-        due = schedule.take_due(now)
+        due = schedule.collect_due(now)
         assert bool(due) == is_due
         for key in due:
             assert isinstance(key, int)
@@ -215,5 +215,5 @@ def test_schedule(lengths: list[float], steps: list[float]) -> None:
 
 def test_schedule_without_groups_has_its_own_period() -> None:
     schedule = GroupSchedule((), 0.0, 5.0)
-    assert schedule.take_due(0.0) == frozenset()
+    assert schedule.collect_due(0.0) == frozenset()
     assert schedule.next_seconds == 5.0

@@ -16,11 +16,11 @@ from neurontools.exporters.exposition import (
     LabelTexts,
     MetricFamily,
     MetricKind,
+    accepts_openmetrics,
     encode_openmetrics,
     encode_text,
     escape_label_value,
     label_text,
-    wants_openmetrics,
 )
 from neurontools.net.acceptor import listen_address
 from neurontools.util.terminal import escape_controls
@@ -72,7 +72,7 @@ def test_numbers_beside_one_that_is_not_finite(value: float, text: str) -> None:
 def test_the_formats_have_their_content_types() -> None:
     assert TEXT_CONTENT_TYPE == "text/plain; version=0.0.4; charset=utf-8"
     assert OPENMETRICS_CONTENT_TYPE == "application/openmetrics-text; version=1.0.0; charset=utf-8"
-    assert wants_openmetrics(OPENMETRICS_CONTENT_TYPE)
+    assert accepts_openmetrics(OPENMETRICS_CONTENT_TYPE)
 
 
 def test_nothing_is_an_empty_text_and_an_openmetrics_that_ends() -> None:
@@ -146,7 +146,7 @@ def test_promtool_takes_any_label_value(value: str) -> None:
     ],
 )
 def test_negotiation(accept: str, is_openmetrics: bool) -> None:
-    assert wants_openmetrics(accept) is is_openmetrics
+    assert accepts_openmetrics(accept) is is_openmetrics
 
 
 def test_label_texts_are_kept_but_not_without_end() -> None:

@@ -34,31 +34,31 @@ def told(family: MetricFamily) -> dict[str, float]:
 
 def test_a_count_is_there_from_the_start_so_that_the_first_error_is_an_increase(empty: Snapshot) -> None:
     errors = HostErrorTotals(7.0)
-    errors.observe(empty)
+    errors.add_snapshot(empty)
     assert [value for _, value in errors.family().samples] == [0] * len(ERROR_TYPES)
 
 
 def test_what_a_process_told_last_counts_when_it_is_known_from_its_end_alone(empty: Snapshot) -> None:
     errors = HostErrorTotals(7.0)
-    errors.observe(replace(empty, processes=(process(5),)))
-    errors.observe(replace(empty, ended=(ended(5, model_total=1),)))
+    errors.add_snapshot(replace(empty, processes=(process(5),)))
+    errors.add_snapshot(replace(empty, ended=(ended(5, model_total=1),)))
     assert told(errors.family()) == {"model": 1}
-    errors.observe(replace(empty, ended=(ended(5, model_total=1),)))
-    errors.observe(empty)
+    errors.add_snapshot(replace(empty, ended=(ended(5, model_total=1),)))
+    errors.add_snapshot(empty)
     assert told(errors.family()) == {"model": 1}, "counted once, and kept"
 
 
 def test_counts_of_several_add_up_and_the_next_with_a_pid_is_another(empty: Snapshot) -> None:
     errors = HostErrorTotals(7.0)
-    errors.observe(replace(empty, processes=(process(5, runtime_total=2), process(6, runtime_total=1))))
-    errors.observe(replace(empty, processes=(process(6, runtime_total=4),)))
+    errors.add_snapshot(replace(empty, processes=(process(5, runtime_total=2), process(6, runtime_total=1))))
+    errors.add_snapshot(replace(empty, processes=(process(6, runtime_total=4),)))
     assert told(errors.family()) == {"runtime": 6}
-    errors.observe(replace(empty, processes=(process(5, runtime_total=1), process(6, runtime_total=4))))
+    errors.add_snapshot(replace(empty, processes=(process(5, runtime_total=1), process(6, runtime_total=4))))
     assert told(errors.family()) == {"runtime": 7}
 
 
 def test_a_process_that_counts_anew_takes_nothing_away(empty: Snapshot) -> None:
     errors = HostErrorTotals(7.0)
-    errors.observe(replace(empty, processes=(process(5, generic_total=3),)))
-    errors.observe(replace(empty, processes=(process(5),)))
+    errors.add_snapshot(replace(empty, processes=(process(5, generic_total=3),)))
+    errors.add_snapshot(replace(empty, processes=(process(5),)))
     assert told(errors.family()) == {"generic": 3}

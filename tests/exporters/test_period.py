@@ -31,7 +31,7 @@ def at(seconds: float, process: Process | None = None, core: NeuronCore | None =
 
 
 def period_of(now: Snapshot, before: Snapshot | None) -> RecordPeriod:
-    return RecordPeriod(now, None if before is None else RecordBaseline.first(before))
+    return RecordPeriod(now, None if before is None else RecordBaseline.initial(before))
 
 
 def training(**changes: Any) -> Process:
@@ -89,8 +89,8 @@ def test_without_a_past_nothing_was_counted_and_a_process_that_came_since_counte
     now = at(2.0, training(executions=ExecutionCounters(9)))
     assert completed(now, None) == 0
     for before in (at(1.0), at(1.0, training(executions=None))):
-        assert completed(now, RecordBaseline.first(before)) == 9
-    assert completed(at(2.0, training(executions=None)), RecordBaseline.first(at(1.0))) is None
+        assert completed(now, RecordBaseline.initial(before)) == 9
+    assert completed(at(2.0, training(executions=None)), RecordBaseline.initial(at(1.0))) is None
 
 
 @pytest.mark.parametrize("name", ["total_latency", "device_latency"])
@@ -230,33 +230,33 @@ def of_daemon(daemon_pid: int, seconds: float, done: int | None) -> Snapshot:
 
 def test_a_process_that_a_restarted_daemon_has_not_seen_yet_is_waited_for() -> None:
     gone, back = of_daemon(2, 11.0, None), of_daemon(2, 13.0, 6)
-    baseline = RecordBaseline.first(of_daemon(1, 10.0, 4)).after(gone)
+    baseline = RecordBaseline.initial(of_daemon(1, 10.0, 4)).next(gone)
     assert completed(back, baseline) == 2
-    baseline = baseline.after(back)
-    assert not baseline.away
+    baseline = baseline.next(back)
+    assert not baseline.absent
     assert completed(of_daemon(2, 14.0, 9), baseline) == 3
 
 
 def test_a_process_that_never_comes_back_is_forgotten_at_once_where_the_daemon_is_the_same() -> None:
-    first = RecordBaseline.first(of_daemon(1, 10.0, 4))
-    assert not first.after(of_daemon(1, 11.0, None)).away
-    baseline = first.after(of_daemon(2, 11.0, None))
-    assert len(baseline.away) == 1
-    assert len(baseline.after(of_daemon(2, 10.0 + LONGEST_AWAY_SECONDS, None)).away) == 1
-    assert not baseline.after(of_daemon(2, 10.5 + LONGEST_AWAY_SECONDS, None)).away
+    first = RecordBaseline.initial(of_daemon(1, 10.0, 4))
+    assert not first.next(of_daemon(1, 11.0, None)).absent
+    baseline = first.next(of_daemon(2, 11.0, None))
+    assert len(baseline.absent) == 1
+    assert len(baseline.next(of_daemon(2, 10.0 + LONGEST_AWAY_SECONDS, None)).absent) == 1
+    assert not baseline.next(of_daemon(2, 10.5 + LONGEST_AWAY_SECONDS, None)).absent
 
 
 def test_what_was_counted_before_the_first_record_is_in_none() -> None:
     empty, now = of_daemon(1, 10.0, None), of_daemon(1, 12.0, 9)
-    assert completed(now, RecordBaseline.first(empty)) == 0
+    assert completed(now, RecordBaseline.initial(empty)) == 0
     young = replace(now.processes[0], counted_since_seconds=10.0)
-    assert completed(replace(now, processes=(young,)), RecordBaseline.first(empty)) == 9
+    assert completed(replace(now, processes=(young,)), RecordBaseline.initial(empty)) == 9
 
 
 def test_a_process_that_is_attached_again_and_has_not_told_anything_yet_is_no_beginning() -> None:
     back = of_daemon(2, 12.0, 0)
     untold = replace(back.processes[0], counted_since_seconds=None, measured_at_seconds=None)
-    baseline = RecordBaseline.first(of_daemon(1, 10.0, 4)).after(replace(back, processes=(untold,)))
+    baseline = RecordBaseline.initial(of_daemon(1, 10.0, 4)).next(replace(back, processes=(untold,)))
     assert completed(of_daemon(2, 13.0, 6), baseline) == 2
 
 
@@ -297,7 +297,7 @@ def test_a_process_that_was_attached_to_an_earlier_daemon_went_on_counting() -> 
     before = replace(at(10.0, working(1.0, 100, 9.5)), daemon_pid=1, sequence=50)
     between = replace(at(12.0), daemon_pid=2, sequence=1)
     now = working(3.0, 900, 13.5)
-    baseline = RecordBaseline.first(before).after(between)
+    baseline = RecordBaseline.initial(before).next(between)
     period = RecordPeriod(replace(at(14.0, now), daemon_pid=2, sequence=3), baseline)
     assert period.work_rates(now, 0) == (0.5, 200.0)
 

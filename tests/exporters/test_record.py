@@ -21,12 +21,12 @@ from tests.harness.record_models import InstanceInfo, Record
 from tests.harness.scenario_host import STARTED_AT_SECONDS, ScenarioHost
 
 GOLDEN = Path(__file__).with_name("records.jsonl")
-EVERYTHING = MonitorConfiguration.everything()
+EVERYTHING = MonitorConfiguration.default()
 
 
 def made(now: Snapshot, before: Snapshot | None, configuration: MonitorConfiguration = EVERYTHING) -> Any:
     """The record as a reader has it."""
-    baseline = RecordBaseline.first(before) if before is not None else None
+    baseline = RecordBaseline.initial(before) if before is not None else None
     return json.loads(json.dumps(make_record(now, configuration, lambda _: baseline), allow_nan=False))
 
 
@@ -53,7 +53,7 @@ def test_golden() -> None:
     lines = []
     for instance_type, scenario, lnc, neuroncores in RECORDED:
         host = ScenarioHost(instance_type, scenario, lnc=lnc, neuroncores=neuroncores)
-        baseline = RecordBaseline.first(host.at(10))
+        baseline = RecordBaseline.initial(host.at(10))
         host.at(14.75)  # the last tick is not the period
         lines.append(json_text(make_record(host.at(15), EVERYTHING, partial(of_any_group, baseline))) + "\n")
     if os.environ.get("UPDATE_GOLDEN"):
@@ -294,7 +294,7 @@ def mixed() -> tuple[ScenarioHost, MonitorRecorder]:
 def test_group_periods(mixed: tuple[ScenarioHost, MonitorRecorder]) -> None:
     host, recorder = mixed
     for second in range(10, 17):
-        document = recorder.make(host.at(second))
+        document = recorder.next_record(host.at(second))
         assert ("neuron_hw_counters" in document["system_data"]) == (second in (10, 13, 16))
         assert ("neuron_k8s_info" in document) == (second in (10, 12, 14, 16))
         period = document["neuron_runtime_data"][0]["report"]["execution_stats"]["period"]
@@ -304,8 +304,8 @@ def test_group_periods(mixed: tuple[ScenarioHost, MonitorRecorder]) -> None:
 
 def test_missed_periods_are_not_made_up_for(mixed: tuple[ScenarioHost, MonitorRecorder]) -> None:
     host, recorder = mixed
-    recorder.make(host.at(10))
-    document = recorder.make(host.at(14.5))
+    recorder.next_record(host.at(10))
+    document = recorder.next_record(host.at(14.5))
     assert document["system_data"]["memory_info"]["period"] == 4.5
     assert recorder.next_seconds == STARTED_AT_SECONDS + 15
 
@@ -318,24 +318,24 @@ def test_a_period_shorter_than_the_interval_is_the_interval_and_puts_off_nobody_
     due = []
     for second in range(10, 20):
         now = host.at(second)
-        assert recorder.fits(now)
-        groups = recorder.make(now)["system_data"]
+        assert recorder.accepts(now)
+        groups = recorder.next_record(now)["system_data"]
         due.append((groups["memory_info"]["period"], "neuron_hw_counters" in groups))
-        assert not recorder.fits(now), "what is known already is no news"
+        assert not recorder.accepts(now), "what is known already is no news"
     assert due == [(0.0 if second == 10 else 1.0, second % 4 == 2) for second in range(10, 20)]
 
 
 def test_outage(mixed: tuple[ScenarioHost, MonitorRecorder]) -> None:
     host, recorder = mixed
     assert recorder.make_outage("no daemon", STARTED_AT_SECONDS + 9) is None
-    recorder.make(host.at(10))
+    recorder.next_record(host.at(10))
     document = recorder.make_outage("no daemon", STARTED_AT_SECONDS + 11)
     assert document is not None
     Record.model_validate_json(json.dumps(document))
     assert document["neuron_runtime_data"] == []
     assert document["system_data"]["memory_info"]["error"] == "no daemon"
     assert document["instance_info"]["instance_type"] == "inf2.xlarge"
-    after = recorder.make(host.at(12))
+    after = recorder.next_record(host.at(12))
     assert after["system_data"]["memory_info"]["period"] == 2.0, "nothing that happened meanwhile is lost"
 
 

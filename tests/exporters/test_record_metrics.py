@@ -13,7 +13,7 @@ from neurontools.exporters.monitor.recorder import make_record as record_of
 from neurontools.exporters.record_metrics import RecordMetrics
 from tests.harness.scenario_host import ScenarioHost
 
-MADE = record_of(ScenarioHost("trn1.2xlarge", "ecc-burst").at(10), MonitorConfiguration.everything(), lambda _: None)
+MADE = record_of(ScenarioHost("trn1.2xlarge", "ecc-burst").at(10), MonitorConfiguration.default(), lambda _: None)
 ODD: list[Any] = ["9", [1], {"a": 1}, 10**400, float("nan"), float("-inf"), True, 1e300]
 
 
@@ -49,7 +49,7 @@ def test_an_odd_value_is_left_out_and_counted_and_the_rest_stays(odd: Any) -> No
     document = make_record()
     document["system_data"]["memory_info"]["memory_used_bytes"] = odd
     (problem,) = metrics.add_record(document)
-    assert problem.what == "impossible values of memory_used_bytes are left out"
+    assert problem.description == "impossible values of memory_used_bytes are left out"
     assert len(problem.detail) < 100
     expected = {name: value for name, value in samples(sane).items() if "system_memory_used_bytes" not in name}
     assert samples(metrics) == expected | {"neurontools_odd_record_values_total": "1"}

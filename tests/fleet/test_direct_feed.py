@@ -53,7 +53,7 @@ def test_a_host_that_dies_is_lost_alone_and_keeps_what_was_known() -> None:
             wait_until(lambda: state_of(feed, "host-001").link is HostLink.LOST)
             gone = state_of(feed, "host-001")
             assert gone.summary is not None
-            assert gone.trouble
+            assert gone.loss_reason
             assert gone.severity is None
             since = gone.received_at_seconds
             assert since is not None
@@ -69,7 +69,7 @@ def test_a_host_that_stands_still_is_no_stall_and_comes_back() -> None:
             before = state_of(feed, "host-000").received_at_seconds
             wait_until(lambda: (state_of(feed, "host-001").received_at_seconds or 0) > (before or 0) + 0.5)
             wait_until(lambda: state_of(feed, "host-000").link is HostLink.LOST)
-            assert "no data for" in state_of(feed, "host-000").trouble
+            assert "no data for" in state_of(feed, "host-000").loss_reason
             fleet.stop("host-000", signal.SIGCONT)
             wait_until(lambda: state_of(feed, "host-000").link is HostLink.LIVE)
 
@@ -78,7 +78,7 @@ def test_one_that_is_not_there_is_found_when_it_comes(socket_directory: Path, sh
     path = socket_directory / "later.sock"
     with watching(at(str(path))) as feed:
         state = state_of(feed, "a")
-        assert (state.link, state.trouble, state.summary) == (
+        assert (state.link, state.loss_reason, state.summary) == (
             HostLink.LOST,
             "no daemon: no such file or directory",
             None,
@@ -88,7 +88,7 @@ def test_one_that_is_not_there_is_found_when_it_comes(socket_directory: Path, sh
     older = OlderDaemon(str(socket_directory / "old.sock"))
     try:
         with watching(at(str(socket_directory / "old.sock"))) as feed:
-            assert state_of(feed, "a").trouble == "its neurond has no summaries; update it"
+            assert state_of(feed, "a").loss_reason == "its neurond has no summaries; update it"
     finally:
         older.close()
 
@@ -117,13 +117,13 @@ def test_whatever_a_host_says_is_a_line_of_its_row(
 ) -> None:
     path = str(socket_directory / "raw.sock")
     server = RawServer(path)
-    server.say(said)
+    server.reply_with(said)
     try:
         with watching(at(path, "raw"), at(shared_daemon.socket, "good")) as feed:
             raw = state_of(feed, "raw")
             assert raw.link is HostLink.LOST
-            assert any(part in raw.trouble for part in trouble.split("|"))
-            assert raw.trouble.isprintable()
+            assert any(part in raw.loss_reason for part in trouble.split("|"))
+            assert raw.loss_reason.isprintable()
             assert state_of(feed, "good").link is HostLink.LIVE
     finally:
         server.close()
@@ -137,8 +137,8 @@ def test_hosts_by_ssh_and_why_one_is_not_reached(
     places = [HostAddress(name, Reach.SSH, name) for name in ("one", "two", "refused", "denied")]
     with watching(*places) as feed:
         assert state_of(feed, "one").link is state_of(feed, "two").link is HostLink.LIVE
-        assert state_of(feed, "refused").trouble == "ssh: connect to host refused port 22: Connection refused"
-        assert state_of(feed, "denied").trouble == r"\x1b[2Jroot@denied: Permission denied (publickey)."
+        assert state_of(feed, "refused").loss_reason == "ssh: connect to host refused port 22: Connection refused"
+        assert state_of(feed, "denied").loss_reason == r"\x1b[2Jroot@denied: Permission denied (publickey)."
         path = feed.socket_path("one")
         assert path is not None
         with Client(path) as client:
@@ -147,7 +147,7 @@ def test_hosts_by_ssh_and_why_one_is_not_reached(
     for name, value in ssh_environment(socket_directory, "/nowhere/neurond.sock").items():
         monkeypatch.setenv(name, value)
     with watching(HostAddress("one", Reach.SSH, "one")) as feed:
-        assert "no monitor daemon at unix:/nowhere/neurond.sock" in state_of(feed, "one").trouble
+        assert "no monitor daemon at unix:/nowhere/neurond.sock" in state_of(feed, "one").loss_reason
     monkeypatch.undo()
 
 

@@ -62,7 +62,7 @@ def test_a_hostfile_reads_back_what_was_written(tmp_path: Path) -> None:
     file.write_text("# fleet\n\n" + format_hostfile(places) + "c # the third\n")
     hosts = read_hostfile(str(file))
     assert hosts.places == (*places, HostAddress("c", Reach.SSH, "c"))
-    assert hosts.troubles == ()
+    assert hosts.problems == ()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_wrong_line_is_told_and_the_others_count(tmp_path: Path, line: str, wh
     file.write_text(f"good\n{line}\nbetter\n")
     hosts = read_hostfile(str(file))
     assert [place.name for place in hosts.places] == ["good", "better"]
-    (trouble,) = hosts.troubles
+    (trouble,) = hosts.problems
     assert trouble.startswith(f"{file}:2: ")
     assert why in trouble
     assert trouble.isprintable()
@@ -100,8 +100,8 @@ def test_of_many_wrong_lines_some_are_told(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("".join(f"host-{n} {'?' if n % 100 == 0 else ''}\n" for n in range(10_000)))
     hosts = read_hostfile(str(file))
-    assert (len(hosts.places), len(hosts.troubles)) == (9_900, 21)
-    assert hosts.troubles[-1] == "and 80 more lines are invalid"
+    assert (len(hosts.places), len(hosts.problems)) == (9_900, 21)
+    assert hosts.problems[-1] == "and 80 more lines are invalid"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_whatever_is_named_is_a_host_or_a_trouble(text: str) -> None:
         assert "\n" not in str(error)
         return
     assert all(not place.address.startswith("-") for place in hosts.places)
-    assert all(trouble.isprintable() for trouble in hosts.troubles)
+    assert all(trouble.isprintable() for trouble in hosts.problems)
 
 
 def test_targets_are_hosts_with_their_labels(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_targets_are_hosts_with_their_labels(tmp_path: Path) -> None:
     ]
     file.write_text(json.dumps(groups))
     found = read_file_sd(str(file))
-    assert [trouble.removeprefix(f"{file}: group ") for trouble in found.troubles] == [
+    assert [trouble.removeprefix(f"{file}: group ") for trouble in found.problems] == [
         "2: '-oProxyCommand=x' is not a host name",
         "5: has no list of targets",
         "6: has a target or a label that is not text",

@@ -26,7 +26,7 @@ from neurontools.fleet.prometheus.server import (
 from neurontools.fleet.states import HostLink, HostState
 from neurontools.model import Severity, SourceKind
 from neurontools.util.errors import UserError
-from tests.harness.answering_server import Asked, Reply, answering
+from tests.harness.answering_server import ReceivedRequest, Reply, answering
 from tests.harness.tls_server import plain_server
 from tests.harness.waiting import HANG_SECONDS
 
@@ -138,7 +138,10 @@ def test_users_come_with_the_counts_where_they_are_asked_for() -> None:
 def test_one_that_was_not_read_for_long_is_lost() -> None:
     ages = (sample(600.0, "old:1"), sample(15.0, "b:1"), sample(20.0, "c:1"))
     found = of(identity=ages)
-    assert (found["old:1"].link, found["old:1"].trouble) == (HostLink.LOST, "Prometheus has not read it for 10 m 0 s")
+    assert (found["old:1"].link, found["old:1"].loss_reason) == (
+        HostLink.LOST,
+        "Prometheus has not read it for 10 m 0 s",
+    )
     assert found["b:1"].link is found["c:1"].link is HostLink.LIVE
     assert all(
         state.link is HostLink.LIVE for state in of(identity=(sample(300.0, "a:1"), sample(290.0, "b:1"))).values()
@@ -148,10 +151,10 @@ def test_one_that_was_not_read_for_long_is_lost() -> None:
 def test_lost_ones_keep_what_was_known_of_them() -> None:
     before = of(identity=(sample(1.0, instance_type="trn1.2xlarge"), sample(1.0, "b:8000")))
     found = of(before, identity=(), lost=(sample(40.0, link="down"), sample(90.0, "b:8000", link="gone")))
-    assert found["a:8000"].trouble == "it does not answer Prometheus"
+    assert found["a:8000"].loss_reason == "it does not answer Prometheus"
     assert found["a:8000"].summary == before["a:8000"].summary
     assert found["a:8000"].age_seconds(NOW.seconds) == 40.0
-    assert found["b:8000"].trouble == "Prometheus no longer asks it"
+    assert found["b:8000"].loss_reason == "Prometheus no longer asks it"
     never = of(identity=(), lost=(sample(-1.0, link="down"),))["a:8000"]
     assert (never.summary, never.age_seconds(NOW.seconds)) == (None, None)
 
@@ -164,7 +167,7 @@ def test_hosts_are_called_by_their_node_where_that_is_one() -> None:
 
 
 def test_rules_count_when_they_are_recorded_for_nearly_all() -> None:
-    rule, taken = queries.DEVICES.rule, queries.TAKEN
+    rule, taken = queries.DEVICES.rule, queries.SNAPSHOT_TIMESTAMP
     assert rule in PROBE
     assert not has_rules({taken: 10.0})
     assert not has_rules({})
@@ -211,7 +214,7 @@ def test_an_answer_below_a_path_on_a_connection_that_is_kept() -> None:
 
 
 def test_one_that_wants_get_is_asked_so() -> None:
-    def reply(asked: Asked) -> Reply:
+    def reply(asked: ReceivedRequest) -> Reply:
         return Reply(status=405) if asked.method == "POST" else Reply(GOOD)
 
     with answering(reply) as (url, asked):
@@ -220,7 +223,7 @@ def test_one_that_wants_get_is_asked_so() -> None:
 
 
 def test_a_redirection_within_the_server_is_followed() -> None:
-    def reply(asked: Asked) -> Reply:
+    def reply(asked: ReceivedRequest) -> Reply:
         return Reply(GOOD) if asked.path == "/there/query" else redirection("/there/query")
 
     with answering(reply) as (url, _):

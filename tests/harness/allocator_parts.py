@@ -13,16 +13,16 @@ LARGEST = 2**63 - 1
 FIRST_PID = 11
 
 
-def ledger_of(shape: HostShape, *requests: CoreRequest) -> CoreAllocator:
+def allocator_of(shape: HostShape, *requests: CoreRequest) -> CoreAllocator:
     """A ledger whose processes "a", "b", ... (PIDs 11, 12, ...) hold what they ask for, one after the other."""
-    made = CoreAllocator(shape)
+    allocator = CoreAllocator(shape)
     for token, request in zip("abcdefgh", requests, strict=False):
-        made.attach(entered(made, token), request)
-    return made
+        allocator.attach(entered(allocator, token), request)
+    return allocator
 
 
-def entered(of: CoreAllocator, token: str, pid: int | None = None) -> str:
-    of.enter(token, pid or FIRST_PID + len(list(of.leases)), 0, 1.0)
+def entered(allocator: CoreAllocator, token: str, pid: int | None = None) -> str:
+    allocator.enter(token, pid or FIRST_PID + len(list(allocator.leases)), 0, 1.0)
     return token
 
 

@@ -1,4 +1,4 @@
-"""An HTTP server on this host that answers as a test says, and what it is asked."""
+"""An HTTP server on this host that answers as a test says, and the requests that it received."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Reply:
 
 
 @dataclass
-class Asked:
+class ReceivedRequest:
     method: str
     path: str
     headers: Message
@@ -27,17 +27,17 @@ class Asked:
 
 
 @contextmanager
-def answering(reply: Callable[[Asked], Reply] | Reply) -> Iterator[tuple[str, list[Asked]]]:
-    """The address of a server with these answers, and what it is asked."""
-    asked: list[Asked] = []
+def answering(reply: Callable[[ReceivedRequest], Reply] | Reply) -> Iterator[tuple[str, list[ReceivedRequest]]]:
+    """The address of a server with these answers, and the requests that it received."""
+    requests: list[ReceivedRequest] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-            asked.append(Asked(self.command, self.path, self.headers, body, self.client_address))
-            found = reply if isinstance(reply, Reply) else reply(asked[-1])
+            requests.append(ReceivedRequest(self.command, self.path, self.headers, body, self.client_address))
+            found = reply if isinstance(reply, Reply) else reply(requests[-1])
             self.send_response(found.status)
             for name, value in found.headers.items():
                 self.send_header(name, value)
@@ -55,7 +55,7 @@ def answering(reply: Callable[[Asked], Reply] | Reply) -> Iterator[tuple[str, li
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"http://127.0.0.1:{server.server_port}", requests
     finally:
         server.shutdown()
         thread.join()

@@ -68,11 +68,11 @@ class Chromium:
 
     def value(self, expression: str) -> Any:
         """What an expression of JavaScript has as its value, waited for where it is a promise."""
-        told = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in told, told["exceptionDetails"]
-        return told["result"].get("value")
+        result = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in result, result["exceptionDetails"]
+        return result["result"].get("value")
 
-    def picture(self, width: int, height: int) -> bytes:
+    def screenshot(self, width: int, height: int) -> bytes:
         """The page as PNG, in a window of this size."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])
@@ -88,9 +88,9 @@ class Chromium:
             if answer.get("id") == self._last_id:
                 assert "error" not in answer, (method, answer["error"])
                 return dict(answer["result"])
-            self._take_event(answer)
+            self._handle_event(answer)
 
-    def _take_event(self, event: dict[str, Any]) -> None:
+    def _handle_event(self, event: dict[str, Any]) -> None:
         parameters = event.get("params", {})
         if event.get("sessionId") != self._session:
             return  # of a page that was left
@@ -107,8 +107,8 @@ class Chromium:
             part = os.read(self._from, 1 << 20)
             assert part, "the browser has ended"
             self._unread += part
-        told, _, self._unread = self._unread.partition(b"\0")
-        return dict(json.loads(told))
+        message, _, self._unread = self._unread.partition(b"\0")
+        return dict(json.loads(message))
 
 
 @contextlib.contextmanager

@@ -63,7 +63,7 @@ def _call(main: Callable[[], Any], arguments: list[str], environment: Mapping[st
             patch.setattr(tempfile, "tempdir", None)
             patch.setattr(os, "_exit", _end)
             patch.setattr(os, "execv", _refuse)
-            with _handlers_kept():
+            with _restored_handlers():
                 code = _exit_code(main)
         return Done(arguments, code, _text(output), _text(errors))
 
@@ -100,7 +100,7 @@ def _text(file: BinaryIO) -> str:
 
 
 @contextlib.contextmanager
-def _handlers_kept() -> Iterator[None]:
+def _restored_handlers() -> Iterator[None]:
     before = {
         number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
     }
@@ -130,9 +130,9 @@ def _standard_streams(output: BinaryIO, errors: BinaryIO) -> Iterator[None]:
     """Has what is written to standard output and standard error, by descriptor or by Python, go to these files."""
     with Path(os.devnull).open("rb") as empty, contextlib.ExitStack() as stack:
         for number, file in enumerate((empty, output, errors)):
-            kept = os.dup(number)
-            stack.callback(os.close, kept)
-            stack.callback(os.dup2, kept, number)
+            saved = os.dup(number)
+            stack.callback(os.close, saved)
+            stack.callback(os.dup2, saved, number)
             os.dup2(file.fileno(), number)
         patch = stack.enter_context(_patch())
         for name, number in (("stdout", 1), ("stderr", 2)):

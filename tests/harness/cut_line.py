@@ -59,10 +59,10 @@ class CutLine:
             self._open |= {client, daemon}
         with suppress(OSError):
             daemon.connect(self._daemon_path)
-            said = client.recv(1 << 16)
-            daemon.sendall(said)
+            data = client.recv(1 << 16)
+            daemon.sendall(data)
             threading.Thread(target=_pass_on, args=(client, daemon, None), daemon=True).start()
-            _pass_on(daemon, client, self._reply_limit(said))
+            _pass_on(daemon, client, self._reply_limit(data))
         _close(client)
         _close(daemon)
 

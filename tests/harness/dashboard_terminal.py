@@ -107,9 +107,9 @@ class Terminal:
             self.screen.feed(self._decoder.decode(data))
         return bool(data)
 
-    def until(self, look: Callable[[str], object]) -> str:
+    def until(self, condition: Callable[[str], object]) -> str:
         deadline = time.monotonic() + HANG_SECONDS
-        while not look(self.screen.text):
+        while not condition(self.screen.text):
             assert not self.is_over, f"it ended with {self.ends()}:\n{self.raw[-500:]!r}\n{self.screen.text}"
             assert time.monotonic() < deadline, f"did not come to pass:\n{self.screen.text}"
             self.read()

@@ -16,12 +16,12 @@ def message_class(messages: Mapping[str, str], name: str) -> Any:
     types = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="described.proto", package="described", syntax="proto3")
     for message, fields in messages.items():
-        made = file.message_type.add(name=message)
+        descriptor = file.message_type.add(name=message)
         for text in fields.split("; "):
             field, number, kind = text.split()
             label = types.LABEL_REPEATED if kind.endswith("+") else types.LABEL_OPTIONAL
             kind = kind.rstrip("+")
-            added = made.field.add(name=field, number=int(number), label=label)
+            added = descriptor.field.add(name=field, number=int(number), label=label)
             if kind in messages:
                 added.type, added.type_name = types.TYPE_MESSAGE, f".described.{kind}"
             else:

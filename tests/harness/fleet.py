@@ -42,7 +42,7 @@ def live(name: str, snapshot: Snapshot, received_at_seconds: float = 100.0, **ch
     return HostState(place, HostLink.LIVE, summary=summary, received_at_seconds=received_at_seconds)
 
 
-def lost(name: str, trouble: str, before: HostState | None = None) -> HostState:
+def lost(name: str, reason: str, before: HostState | None = None) -> HostState:
     """A host that can't be reached, or not any more."""
     state = before or HostState(HostAddress(name, Reach.SSH, name))
-    return replace(state, link=HostLink.LOST, trouble=trouble)
+    return replace(state, link=HostLink.LOST, loss_reason=reason)

@@ -34,8 +34,8 @@ SUMMED_ELSEWHERE = 1e-5
 """Relative. Two processes on the CPU add the gradients of accumulated batches before they average over the ranks;
 accelerate with torch_xla averages those of each batch: the same sum in another order."""
 
-Told = list[dict[str, Any]]
-Run = Callable[..., Told]
+RankReports = list[dict[str, Any]]
+Run = Callable[..., RankReports]
 
 
 @pytest.fixture
@@ -44,13 +44,13 @@ def run(tmp_path: Path) -> Run:
     if not PYTHON.exists():
         pytest.skip("other people's frameworks are not installed; run make frameworks")
 
-    def run_script(launcher: str, script: str, *arguments: str, **variables: str) -> Told:
-        told = tmp_path / "told"
-        told.mkdir(exist_ok=True)
-        for path in told.iterdir():
+    def run_script(launcher: str, script: str, *arguments: str, **variables: str) -> RankReports:
+        directory = tmp_path / "told"
+        directory.mkdir(exist_ok=True)
+        for path in directory.iterdir():
             path.unlink()
         done = subprocess.run(
-            [str(PYTHON), *LAUNCHERS[launcher], str(SCRIPTS / script), str(told), *arguments],
+            [str(PYTHON), *LAUNCHERS[launcher], str(SCRIPTS / script), str(directory), *arguments],
             capture_output=True,
             text=True,
             cwd=tmp_path,
@@ -63,6 +63,6 @@ def run(tmp_path: Path) -> Run:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        return [json.loads(path.read_text()) for path in sorted(told.iterdir())]
+        return [json.loads(path.read_text()) for path in sorted(directory.iterdir())]
 
     return run_script

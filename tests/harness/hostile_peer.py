@@ -103,49 +103,49 @@ def connects(path: str) -> None:
 
 def silent(path: str) -> None:
     """Connections that say nothing and stay: more than may be open, so that most of them are refused."""
-    kept: deque[socket.socket] = deque()
+    connections: deque[socket.socket] = deque()
     while not _is_over():
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        kept.append(connection)
-        if len(kept) > 500:
-            kept.popleft().close()
+        connections.append(connection)
+        if len(connections) > 500:
+            connections.popleft().close()
         with contextlib.suppress(OSError):
             connection.connect(path)
 
 
-def _held(path: str, method: str, streams: int, window_bytes: int) -> list[socket.socket]:
-    kept = []
+def _open_streams(path: str, method: str, streams: int, window_bytes: int) -> list[socket.socket]:
+    connections = []
     for _ in range(40):
         with contextlib.suppress(OSError):
             connection = opened(path, window_bytes)
-            kept.append(connection)
+            connections.append(connection)
             connection.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 connection.send(b"".join(request(2 * number + 1, method) for number in range(streams)))
-    return kept
+    return connections
 
 
 def stalled(path: str) -> list[socket.socket]:
     """2,000 history readers that never read."""
-    return _held(path, "ListHistory", 50, 65535)
+    return _open_streams(path, "ListHistory", 50, 65535)
 
 
 def windows(path: str) -> list[socket.socket]:
     """18,000 calls whose answers have no room to be sent."""
-    return _held(path, "GetSnapshot", 450, 0)
+    return _open_streams(path, "GetSnapshot", 450, 0)
 
 
 def slots(path: str) -> list[socket.socket]:
     """As many connections to the attach socket as there can be."""
-    kept = []
+    connections = []
     with contextlib.suppress(OSError):
         for _ in range(4000):
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connection.settimeout(5)
-            kept.append(connection)
+            connections.append(connection)
             connection.connect(f"{path}.attach")
             connection.recv(512)
-    return kept
+    return connections
 
 
 _GOING_ON = {attack.__name__: attack for attack in (resets, frames, connects, silent)}
@@ -155,12 +155,12 @@ ATTACKS = (*_GOING_ON, *_HOLDING)
 
 def main() -> None:
     path, name = sys.argv[1:]
-    kept = _HOLDING[name](path) if name in _HOLDING else []
+    connections = _HOLDING[name](path) if name in _HOLDING else []
     print("begun", flush=True)
     if name in _GOING_ON:
         _GOING_ON[name](path)
     sys.stdin.read()
-    print("ended", len(kept), "connections were held", flush=True)
+    print("ended", len(connections), "connections were held", flush=True)
 
 
 if __name__ == "__main__":

@@ -64,11 +64,11 @@ def swapping_new_files_for_links(directory: Path, target: Path) -> Iterator[Call
     Gives what tells how many were replaced.
     """
     with (
-        tempfile.TemporaryFile() as said,
-        subprocess.Popen([sys.executable, "-S", "-c", _SWAP, str(directory), str(target)], stdout=said) as attacker,
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen([sys.executable, "-S", "-c", _SWAP, str(directory), str(target)], stdout=errors) as attacker,
     ):
         try:
-            wait_until(lambda: os.pread(said.fileno(), 6, 0) == b"ready\n")
-            yield lambda: os.pread(said.fileno(), 1 << 20, 0).count(b"swapped\n")
+            wait_until(lambda: os.pread(errors.fileno(), 6, 0) == b"ready\n")
+            yield lambda: os.pread(errors.fileno(), 1 << 20, 0).count(b"swapped\n")
         finally:
             attacker.kill()

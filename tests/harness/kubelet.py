@@ -65,7 +65,7 @@ class Kubelet:
         self.reply = reply
         self.fault: grpc.StatusCode | None = None
         self.hung = False
-        self.asked_total = 0
+        self.request_total = 0
         self._released = threading.Event()
         self._server: grpc.Server | None = None
 
@@ -84,7 +84,7 @@ class Kubelet:
         self.path.unlink(missing_ok=True)
 
     def _answer(self, _request: bytes, context: Any) -> bytes:
-        self.asked_total += 1
+        self.request_total += 1
         if self.hung:
             self._released.wait()
         if self.fault is not None:

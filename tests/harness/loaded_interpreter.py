@@ -54,7 +54,7 @@ _register = atexit.register
 _at_exit: list[Any] = []
 _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_MM, _PR_SET_MM_MAP = 35, 14
-_told: Any = None
+_command_line_block: Any = None
 
 
 def can_be_forked(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
@@ -81,17 +81,17 @@ class ForkingPopen(_Popen[Any]):
     """Starts this interpreter by forking, and everything else as its base does."""
 
     def __init__(self, args: Any, *others: Any, **options: Any) -> None:
-        self._asked_for = None if others else asked_for(args, options)
+        self._process = None if others else requested_process(args, options)
         super().__init__(args, *others, **options)
 
     def _execute_child(self, *given: Any) -> None:
-        if self._asked_for is None:
+        if self._process is None:
             super()._execute_child(*given)  # type: ignore[misc]
             return
         wanted = inspect.signature(_Popen._execute_child).bind(self, *given).arguments  # type: ignore[attr-defined]
         files = {number: wanted[name] for number, name in enumerate(("p2cread", "c2pwrite", "errwrite"))}
         files = {number: number if descriptor == -1 else descriptor for number, descriptor in files.items()}
-        self.pid = self._start(self._asked_for, files | {number: number for number in wanted["pass_fds"]})
+        self.pid = self._start(self._process, files | {number: number for number in wanted["pass_fds"]})
         self._child_created = True
         self._close_pipe_fds(*(wanted[name] for name in _PIPES))  # type: ignore[attr-defined]
 
@@ -113,7 +113,7 @@ _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _OPTIONS = {"stdin", "stdout", "stderr", "pass_fds", "cwd", "env", "start_new_session", "bufsize", "text", "encoding"}
 
 
-def asked_for(command: Any, options: Mapping[str, Any]) -> dict[str, Any] | None:
+def requested_process(command: Any, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """The process that Popen is asked for, for `become`; None when it has to be started for real."""
     if not isinstance(command, (list, tuple)) or not options.keys() <= _OPTIONS:
         return None
@@ -147,7 +147,7 @@ def become(process: dict[str, Any], files: dict[int, int], *, is_own_child: bool
     if process["new_session"]:
         os.setsid()
     os.chdir(process["directory"])
-    _take_files(files)
+    _install_files(files)
     if is_own_child:
         gc.freeze()
         weakref.finalize._registry.clear()  # type: ignore[attr-defined]
@@ -168,13 +168,13 @@ def become(process: dict[str, Any], files: dict[int, int], *, is_own_child: bool
     os._exit(code)
 
 
-def tell(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+def set_command_line(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Makes these what /proc says are this process's command line and environment; whether the kernel lets us."""
-    global _told
+    global _command_line_block
     command = b"".join(os.fsencode(argument) + b"\0" for argument in arguments)
     variables = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
-    told = ctypes.create_string_buffer(command + variables, len(command) + len(variables))
-    begin = ctypes.addressof(told)
+    block = ctypes.create_string_buffer(command + variables, len(command) + len(variables))
+    begin = ctypes.addressof(block)
     with open("/proc/self/stat", encoding="utf-8") as file:  # noqa: PTH123
         fields = file.read().rpartition(")")[2].split()
     start_code, end_code, start_stack, start_data, end_data, start_brk = (
@@ -185,15 +185,15 @@ def tell(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
     parts = struct.pack(  # `struct prctl_mm_map` of linux/prctl.h
         "12Q2I",
         *(start_code, end_code, start_data, end_data, start_brk, _libc.sbrk(0), start_stack),
-        *(begin, begin + len(command), begin + len(command), begin + len(told), 0, 0, 0xFFFFFFFF),
+        *(begin, begin + len(command), begin + len(command), begin + len(block), 0, 0, 0xFFFFFFFF),
     )
     if _libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, parts, ctypes.c_ulong(len(parts)), 0):
         return False
-    _told = told
+    _command_line_block = block
     return True
 
 
-def _take_files(files: dict[int, int]) -> None:
+def _install_files(files: dict[int, int]) -> None:
     above = max(files) + 1
     moved = {number: fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, above) for number, ours in files.items()}
     for number, descriptor in moved.items():
@@ -214,7 +214,7 @@ def _run(arguments: list[str]) -> int:
         stream = _stream(number, unbuffered)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    tell([sys.executable, *arguments], os.environ)
+    set_command_line([sys.executable, *arguments], os.environ)
     sys.orig_argv[:] = [sys.executable, *arguments]
     sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("neurontools")]
     processes = sys.modules.get("multiprocessing.process")

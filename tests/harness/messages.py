@@ -36,12 +36,12 @@ def messages(kind: type[M]) -> st.SearchStrategy[M]:
 
 def _fields(descriptor: Any) -> st.SearchStrategy[dict[str, Any]]:
     choices = {}
-    taken = set()
+    numbers = set()
     for field in descriptor.fields:
         if field.containing_oneof is not None and len(field.containing_oneof.fields) > 1:
-            if field.containing_oneof.name in taken:
+            if field.containing_oneof.name in numbers:
                 continue
-            taken.add(field.containing_oneof.name)
+            numbers.add(field.containing_oneof.name)
         value = _fields(field.message_type) if field.message_type else _VALUES[field.type]
         choices[field.name] = st.lists(value, max_size=3) if field.is_repeated else value
     return st.fixed_dictionaries({}, optional=choices)

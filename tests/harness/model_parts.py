@@ -23,8 +23,8 @@ def parts(kind: type) -> st.SearchStrategy[Any]:
 
 def _values(hint: Any, described: Any) -> st.SearchStrategy[Any]:
     if get_origin(hint) in (Union, types.UnionType):
-        (known,) = (option for option in get_args(hint) if option is not type(None))
-        return st.none() | _values(known, described)
+        (kind,) = (option for option in get_args(hint) if option is not type(None))
+        return st.none() | _values(kind, described)
     if get_origin(hint) is tuple:
         return st.lists(_values(get_args(hint)[0], described), max_size=2).map(tuple)
     if is_dataclass(hint):

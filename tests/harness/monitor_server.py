@@ -39,11 +39,11 @@ class MonitorServer:
         return neuron_pb2.RenderDeviceListResponse(document=document.encode())
 
     def _document(self, request: Request) -> str:
-        asked: dict[str, Any] = {
+        parameters: dict[str, Any] = {
             "all_processes": request.all_processes,
             "logical_neuroncore_config": request.logical_neuroncore_config or None,
             "device_indices": request.device_indices,
         }
         if request.format == Request.FORMAT_JSON:
-            return device_list_json(self.snapshot, **asked)
-        return device_list_table(self.snapshot, wide=request.wide, topology=request.topology, **asked)
+            return device_list_json(self.snapshot, **parameters)
+        return device_list_table(self.snapshot, wide=request.wide, topology=request.topology, **parameters)

@@ -126,7 +126,7 @@ def summaries(connection: ssl.SSLSocket, count: int) -> None:
         data += chunk
 
 
-def said_until_the_end(connection: socket.socket) -> bytes:
+def received_until_close(connection: socket.socket) -> bytes:
     """All that is sent until the other end closes."""
     data = b""
     try:

@@ -19,8 +19,8 @@ def error(resource: dict[str, Any]) -> str:
         model = getattr(v1, resource["kind"]).model_validate(resource)
     except ValueError as refusal:
         return str(refusal)
-    kept = model.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return "" if kept == resource else f"given {resource}\nkept {kept}"
+    accepted = model.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return "" if accepted == resource else f"given {resource}\nkept {accepted}"
 
 
 if __name__ == "__main__":

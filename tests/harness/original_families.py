@@ -19,8 +19,8 @@ _FAMILIES: dict[str, tuple[str, set[str], str]] = {
     },
     "neuron_runtime_memory_used_bytes": ("gauge", {"runtime_tag", "memory_location"}, "Runtime memory used bytes"),
     "neuron_runtime_vcpu_usage_ratio": ("gauge", {"runtime_tag", "usage_type"}, "Runtime vCPU utilization ratio"),
-    **{f"{name}_total": ("counter", *told) for name, told in _COUNTED.items()},
-    **{f"{name}_created": ("gauge", *told) for name, told in _COUNTED.items()},
+    **{f"{name}_total": ("counter", *description) for name, description in _COUNTED.items()},
+    **{f"{name}_created": ("gauge", *description) for name, description in _COUNTED.items()},
     "execution_latency_seconds": ("gauge", {"runtime_tag", "percentile"}, "Execution latency in seconds"),
     **{
         f"system_{kind}_{amount}_bytes": ("gauge", set(), f"System {kind} {amount}_bytes bytes")
@@ -33,11 +33,11 @@ _FAMILIES: dict[str, tuple[str, set[str], str]] = {
     "neuron_hardware_info": ("gauge", _OF_HARDWARE, "Neuron Hardware Information"),
 }
 FORMAT = {name: (kind, labels) for name, (kind, labels, _) in _FAMILIES.items()}
-HELP = {name: told for name, (_, _, told) in _FAMILIES.items()}
+HELP = {name: description for name, (_, _, description) in _FAMILIES.items()}
 """The help texts as public captures of the original have them."""
 
 
 def helps(text: str) -> dict[str, str]:
     """The help texts of those of these families that a document of metrics has."""
     lines = (line.split(" ", 3)[2:] for line in text.splitlines() if line.startswith("# HELP "))
-    return {name: told for name, told in lines if name in HELP}
+    return {name: description for name, description in lines if name in HELP}

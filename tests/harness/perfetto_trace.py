@@ -50,8 +50,8 @@ class Read:
 
     def value_at(self, track: str, at_ns: int) -> float:
         """What a counter shows at a time; NaN for nothing."""
-        known = [value for when, value in self.values.get(track, ()) if when <= at_ns]
-        return known[-1] if known else float("nan")
+        values = [value for when, value in self.values.get(track, ()) if when <= at_ns]
+        return values[-1] if values else float("nan")
 
 
 def read(content: bytes) -> Read:
@@ -60,12 +60,12 @@ def read(content: bytes) -> Read:
     for packet in _TRACE.FromString(content).packet:
         assert not any(len(UnknownFieldSet(part)) for part in (packet, packet.track_event, packet.track_descriptor))
         if packet.HasField("track_descriptor"):
-            told = packet.track_descriptor
-            assert told.uuid not in found.names
-            above = f"{found.names[told.parent_uuid]}/" if told.parent_uuid else ""
-            name = found.names[told.uuid] = f"{above}{told.name}"
-            if told.HasField("counter"):
-                found.units[name] = told.counter.unit or told.counter.unit_name
+            descriptor = packet.track_descriptor
+            assert descriptor.uuid not in found.names
+            above = f"{found.names[descriptor.parent_uuid]}/" if descriptor.parent_uuid else ""
+            name = found.names[descriptor.uuid] = f"{above}{descriptor.name}"
+            if descriptor.HasField("counter"):
+                found.units[name] = descriptor.counter.unit or descriptor.counter.unit_name
         if packet.HasField("clock_snapshot"):
             found.clocks.append({clock.clock_id: clock.timestamp for clock in packet.clock_snapshot.clocks})
         if packet.HasField("track_event"):
@@ -85,7 +85,7 @@ def _take_event(found: Read, opened: dict[int, list[Slice]], at_ns: int, event: 
         opened[event.track_uuid].pop().ended_ns = at_ns
     else:
         notes = {each.name: each.string_value or each.uint_value for each in event.debug_annotations}
-        told = Slice(track, event.name, at_ns, notes=notes)
-        (found.slices if event.type == BEGIN else found.instants).append(told)
+        added = Slice(track, event.name, at_ns, notes=notes)
+        (found.slices if event.type == BEGIN else found.instants).append(added)
         if event.type == BEGIN:
-            opened.setdefault(event.track_uuid, []).append(told)
+            opened.setdefault(event.track_uuid, []).append(added)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.harness.answering_server import Asked, Reply, answering
+from tests.harness.answering_server import ReceivedRequest, Reply, answering
 from tests.harness.chromium import Chromium, chromium
 from tests.harness.paths import ROOT
 
@@ -48,8 +48,8 @@ class PerfettoUi:
 def perfetto_ui(trace: Path) -> Iterator[PerfettoUi]:
     """The program with this trace open in it."""
 
-    def file(asked: Asked) -> Reply:
-        path = asked.path.partition("?")[0].lstrip("/") or "index.html"
+    def file(request: ReceivedRequest) -> Reply:
+        path = request.path.partition("?")[0].lstrip("/") or "index.html"
         found = trace if path == "host.pftrace" else FOLDERS[0] / path
         kind = mimetypes.guess_type(found.name)[0] or "application/octet-stream"
         return Reply(found.read_bytes(), headers={"Content-Type": kind}) if found.is_file() else Reply(status=404)

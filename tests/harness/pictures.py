@@ -33,7 +33,7 @@ async def screens(app: NeuronTop, keys: tuple[str, ...], sizes: tuple[Size, ...]
     async with app.run_test(size=MIDDLE) as pilot:
         await type_keys(pilot, *keys)
         await pilot.pause()
-        strips = app.board.render_lines(app.board.size.region)
+        strips = app.dashboard_widget.render_lines(app.dashboard_widget.size.region)
     styled = []
     for strip, line in zip(strips, draw(app.dashboard, *MIDDLE).lines, strict=True):
         assert list(strip) == [Segment(part, rich_style("dark", style)) for part, style in line], (
@@ -56,21 +56,21 @@ def _styles(line: Line) -> str:
     return ", ".join(f"{line_width(tuple(run))} {style}" for style, run in groupby(line, key=itemgetter(1)))
 
 
-def look_of_styles(theme: str) -> str:
+def style_texts(theme: str) -> str:
     """Returns a line for each style: its colours and attributes in a theme."""
     names = [*THEMES[theme].styles, f"text{SELECTED}", f"text{FOUND}"]
-    looks = (re.sub(r"not \w+ ", "", str(rich_style(theme, name))) for name in names)
-    return "".join(f"{name}: {look}\n" for name, look in zip(names, looks, strict=True))
+    texts = (re.sub(r"not \w+ ", "", str(rich_style(theme, name))) for name in names)
+    return "".join(f"{name}: {text}\n" for name, text in zip(names, texts, strict=True))
 
 
-async def readme_picture() -> str:
+async def readme_screenshot() -> str:
     """Returns the overview of a host on which one rank of a job stands still and the others wait for it.
 
     Its times are in the zone that is set.
     """
     host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=_README_CORES)
-    taken = [host.at(float(second)) for second in range(1, MOMENTS + 1)]
-    app = NeuronTop(Dashboard(StillFeed(taken), DashboardSettings(), UNICODE), "dark")
+    snapshots = [host.at(float(second)) for second in range(1, MOMENTS + 1)]
+    app = NeuronTop(Dashboard(StillFeed(snapshots), DashboardSettings(), UNICODE), "dark")
     async with app.run_test(size=_README_SIZE) as pilot:
         await pilot.pause()
         drawn = app.export_screenshot(title="neuron-top")

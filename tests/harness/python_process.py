@@ -50,13 +50,13 @@ TORCH = (
 
 def user_environment(**variables: str) -> dict[str, str]:
     """These variables beside those of a user who has set none of ours; one that is empty is left out."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON", "XLA_"))}
-    return {name: value for name, value in {**kept, "PYTHONPATH": PYTHONPATH, **variables}.items() if value}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON", "XLA_"))}
+    return {name: value for name, value in {**inherited, "PYTHONPATH": PYTHONPATH, **variables}.items() if value}
 
 
 def popen(command: Sequence[Any], *, loaded: tuple[str, ...], **options: Any) -> subprocess.Popen[Any]:
     """Starts a process of this interpreter that has these modules imported; for real where there are none."""
-    if not loaded or not _commands_can_be_told():
+    if not loaded or not _can_set_command_line():
         return subprocess.Popen(command, **options)
     return _LoadedPopen(loaded, command, **options)
 
@@ -74,11 +74,11 @@ def run(command: Sequence[Any], *, loaded: tuple[str, ...], **options: Any) -> s
 
 
 @cache
-def _commands_can_be_told() -> bool:
+def _can_set_command_line() -> bool:
     """Whether the kernel lets a process say what its command line is (CONFIG_CHECKPOINT_RESTORE)."""
     pid = os.fork()
     if pid == 0:
-        os._exit(not loaded_interpreter.tell([sys.executable], {}))
+        os._exit(not loaded_interpreter.set_command_line([sys.executable], {}))
     return os.waitpid(pid, 0)[1] == 0
 
 

@@ -59,7 +59,7 @@ class RawServer:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def say(self, reply: bytes) -> None:
+    def reply_with(self, reply: bytes) -> None:
         """Send these bytes to whoever connects, whatever it says, and then no more."""
 
         def behave(connection: socket.socket) -> None:

@@ -50,8 +50,8 @@ class RecordStream:
 
     def reports(self, pid: int | None = None) -> list[dict[str, Any]]:
         """What they told of this process, or of all."""
-        told = [data for record in self.records() for data in record["neuron_runtime_data"]]
-        return [data["report"] for data in told if pid in (None, data["pid"])]
+        reports = [data for record in self.records() for data in record["neuron_runtime_data"]]
+        return [data["report"] for data in reports if pid in (None, data["pid"])]
 
     def completed(self) -> list[int]:
         """How many executions each report counts."""

@@ -33,11 +33,11 @@ class RestartedDaemon(RunningDaemon):
     def reported(self, pid: int) -> model.Process:
         """The process with this PID, once a report of it is in the snapshot."""
 
-        def look() -> model.Process | None:
+        def condition() -> model.Process | None:
             process = self.find(pid)
             return process if process is not None and process.measured_at_seconds is not None else None
 
-        return wait_until(look)
+        return wait_until(condition)
 
     def owners(self) -> tuple[int, ...]:
         """The PIDs that hold a core, in order of the cores."""

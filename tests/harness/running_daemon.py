@@ -73,8 +73,8 @@ class RunningDaemon:
             )
         os.close(writable)
         with os.fdopen(readable, "rb") as ready:
-            said = ready.readline()
-        if said != b"ready\n":
+            line = ready.readline()
+        if line != b"ready\n":
             self.process.wait(HANG_SECONDS)
             raise AssertionError(f"the daemon did not start: {self.log}")
 
@@ -100,11 +100,11 @@ class RunningDaemon:
         """A snapshot that was begun after this call."""
         sequence = self.snapshot().sequence
 
-        def look() -> model.Snapshot | None:
+        def condition() -> model.Snapshot | None:
             snapshot = self.snapshot()
             return snapshot if snapshot.sequence >= sequence + ticks else None
 
-        return wait_until(look)
+        return wait_until(condition)
 
     def find(self, pid: int) -> model.Process | None:
         """The process with this PID, if it is in the latest snapshot."""
@@ -118,9 +118,9 @@ class RunningDaemon:
         """The PIDs that hold a core, a PID a core."""
         return [pid for pid in self.owners() if pid is not None]
 
-    def device_list(self, **asked: object) -> str:
-        """The document of neuron-ls that the daemon makes; `asked` are the fields of the request."""
-        reply = self.call(f"{MONITOR}/RenderDeviceList", neuron_pb2.RenderDeviceListRequest(**asked))  # type: ignore[arg-type]
+    def device_list(self, **request_fields: object) -> str:
+        """The document of neuron-ls that the daemon makes; `request_fields` are the fields of the request."""
+        reply = self.call(f"{MONITOR}/RenderDeviceList", neuron_pb2.RenderDeviceListRequest(**request_fields))  # type: ignore[arg-type]
         return neuron_pb2.RenderDeviceListResponse.FromString(reply).document.decode()
 
     def descriptor_count(self) -> int:

@@ -32,9 +32,9 @@ class ScenarioHost:
         place: tuple[str, int] | None = None,
     ) -> None:
         kind = catalog.load(instance_type)
-        self.ledger = CoreAllocator(simulated_shape(kind, lnc))
+        self.allocator = CoreAllocator(simulated_shape(kind, lnc))
         self.load = SyntheticLoad(
-            self.ledger,
+            self.allocator,
             scenario,
             seed=seed,
             neuroncores=neuroncores,
@@ -42,9 +42,9 @@ class ScenarioHost:
             started_at_seconds=STARTED_AT_SECONDS,
             started_at_unix_seconds=STARTED_AT_UNIX_SECONDS,
         )
-        for holding in self.ledger.leases:
+        for holding in self.allocator.leases:
             holding.attached_at_unix_seconds = STARTED_AT_UNIX_SECONDS
-        self.source = SimulatedSource(kind, self.ledger, self.load.ecc, place=place)
+        self.source = SimulatedSource(kind, self.allocator, self.load.ecc, place=place)
         self._rates = RateCalculator()
         self._judge = RuleEvaluator()
         self._sequence = 0
@@ -56,10 +56,10 @@ class ScenarioHost:
             self.load.advance(now_seconds)
         self._sequence += 1
         reading = self.source.read()
-        shape = self.ledger.shape
+        shape = self.allocator.shape
         processes = tuple(
             build_process(holding, self.load.facts(holding), shape, now_seconds, 1.0)
-            for holding in sorted(self.ledger.leases, key=lambda holding: holding.pid)
+            for holding in sorted(self.allocator.leases, key=lambda holding: holding.pid)
         )
         snapshot = Snapshot(
             sequence=self._sequence,

@@ -36,14 +36,16 @@ def snapshot_of(instance_type: str, processes: Sequence[Process] = ()) -> Snapsh
     devices = tuple(
         Device(
             index=index,
-            bdf=known["bdf"].value,
-            cpu_affinity=known["cpu_affinity"].value,
-            numa_node=known["numa_node"].value,
+            bdf=device_facts["bdf"].value,
+            cpu_affinity=device_facts["cpu_affinity"].value,
+            numa_node=device_facts["numa_node"].value,
             connected_to=kind.topology.connected_to[index],
             memory_bytes=memory_bytes,
-            inferred_fields=tuple(name for name, fact in known.items() if fact.value is not None and not fact.certain),
+            inferred_fields=tuple(
+                name for name, fact in device_facts.items() if fact.value is not None and not fact.certain
+            ),
         )
-        for index, known in enumerate(facts)
+        for index, device_facts in enumerate(facts)
     )
     cores = tuple(
         NeuronCore(
@@ -86,14 +88,14 @@ def process_of(
     )
 
 
-def rank_of(number: int, job: Job, **told: object) -> Process:
+def rank_of(number: int, job: Job, **fields: object) -> Process:
     """A process that is a rank of a job, reports, and holds the core of its number."""
     return replace(
         process_of(100 + number, "python train.py", (0,)),
         core_indices=(number % 32,),
         neuroncore_indices=(number % 32,),
         job=job,
-        **{"reporting": True} | told,  # type: ignore[arg-type]
+        **{"reporting": True} | fields,  # type: ignore[arg-type]
     )
 
 

@@ -36,13 +36,13 @@ class StillFeed(Feed):
 _made: dict[tuple[int, ...], tuple[tuple[Snapshot, ...], tuple[Moment, ...]]] = {}
 
 
-def _moments(taken: tuple[Snapshot, ...]) -> tuple[Moment, ...]:
+def _moments(snapshots: tuple[Snapshot, ...]) -> tuple[Moment, ...]:
     """Their moments; made once for the same objects, which are kept so that they stay the same."""
-    key = tuple(map(id, taken))
+    key = tuple(map(id, snapshots))
     if key not in _made:
         maker = MomentBuilder()
-        made = (maker.make(message_of(snapshot)) for snapshot in taken)
-        _made[key] = (taken, tuple(moment for moment in made if moment is not None))
+        moments = (maker.make(message_of(snapshot)) for snapshot in snapshots)
+        _made[key] = (snapshots, tuple(moment for moment in moments if moment is not None))
     return _made[key][1]
 
 
@@ -50,10 +50,10 @@ def message_of(snapshot: Snapshot) -> bytes:
     return neuron_pb2.GetSnapshotResponse(snapshot=to_message(snapshot)).SerializeToString()
 
 
-def write_recording(path: Path, taken: Iterable[Snapshot]) -> Path:
+def write_recording(path: Path, snapshots: Iterable[Snapshot]) -> Path:
     """Records these snapshots in a file."""
     writer = RecordingWriter(str(path))
-    for snapshot in taken:
+    for snapshot in snapshots:
         writer.write(message_of(snapshot))
     writer.close()
     return path

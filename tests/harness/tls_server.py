@@ -28,8 +28,8 @@ def tls_server(files: tuple[Path, Path], *, protocols: tuple[str, ...] = ("h2",)
 
 
 @contextlib.contextmanager
-def plain_server(said: bytes) -> Iterator[int]:
+def plain_server(greeting: bytes) -> Iterator[int]:
     """The port of one that says this to everybody, and no more."""
     with contextlib.closing(RawServer()) as server:
-        server.say(said)
+        server.reply_with(greeting)
         yield server.port

@@ -69,7 +69,9 @@ def _rank(steps: int, rank: int, ranks: int, slow_rank: int | None) -> Profile:
     times[0] += works_ns
     times[4] += waits_ns
     compute, collective = sum(times[:4]), times[4]
-    made: dict[str, list[tuple[int, ...]]] = {name: [] for name in ("steps", "executions", "spans", "levels", "moves")}
+    columns: dict[str, list[tuple[int, ...]]] = {
+        name: [] for name in ("steps", "executions", "spans", "levels", "moves")
+    }
     for number in range(1, steps + 1):
         begun = BEGAN_NS + number * STEP_NS * 3
         compiled = 90_000_000 if number == 1 else 0
@@ -77,16 +79,16 @@ def _rank(steps: int, rank: int, ranks: int, slow_rank: int | None) -> Profile:
             begun -= compiled
         ended = begun + STEP_NS + compiled + works_ns + waits_ns
         runs = begun + compiled + 200_000
-        made["steps"].append((number, begun, ended, compiled, 100_000, 50_000, compute, collective, 1, FLOPS))
-        made["executions"].append((0, rank, number, number, 0, runs - 20_000, runs, runs + compute + collective, 5))
-        made["spans"].append((SpanKind.TO_DEVICE, 1, rank, number, begun + 100_000, begun + 150_000, 2_048, -1, 2))
+        columns["steps"].append((number, begun, ended, compiled, 100_000, 50_000, compute, collective, 1, FLOPS))
+        columns["executions"].append((0, rank, number, number, 0, runs - 20_000, runs, runs + compute + collective, 5))
+        columns["spans"].append((SpanKind.TO_DEVICE, 1, rank, number, begun + 100_000, begun + 150_000, 2_048, -1, 2))
         tensors = 500_000 if number < PEAK_STEP else 900_000 if number == PEAK_STEP else 600_000
-        made["levels"].append((runs, rank, 1_000, 4_096, 65_536, 0, tensors))
+        columns["levels"].append((runs, rank, 1_000, 4_096, 65_536, 0, tensors))
         if number == PEAK_STEP:
-            made["moves"].append((runs - 10, ALLOCATED, rank, 0x1000, 300_000, 4, 0))
-            made["moves"].append((runs - 5, ALLOCATED, rank, 0x2000, 100_000, 4, 1))
-            made["moves"].append((runs + 10, FREED, rank, 0x1000, 300_000, 4, -1))
-            made["moves"].append((runs + 20, ALLOCATED, rank, 0x3000, 50_000, 4, 1))
+            columns["moves"].append((runs - 10, ALLOCATED, rank, 0x1000, 300_000, 4, 0))
+            columns["moves"].append((runs - 5, ALLOCATED, rank, 0x2000, 100_000, 4, 1))
+            columns["moves"].append((runs + 10, FREED, rank, 0x1000, 300_000, 4, -1))
+            columns["moves"].append((runs + 20, ALLOCATED, rank, 0x3000, 50_000, 4, 1))
     return Profile(
         metadata=replace(
             METADATA,
@@ -103,17 +105,17 @@ def _rank(steps: int, rank: int, ranks: int, slow_rank: int | None) -> Profile:
         stacks=(_FORWARD, _LOSS, _STEP),
         graphs=(graph,),
         operators=operators,
-        steps=ColumnTable.from_rows(TrainingStep, [TrainingStep(*row) for row in made["steps"]]),
-        executions=ColumnTable.from_rows(GraphExecution, [GraphExecution(*row) for row in made["executions"]]),
+        steps=ColumnTable.from_rows(TrainingStep, [TrainingStep(*row) for row in columns["steps"]]),
+        executions=ColumnTable.from_rows(GraphExecution, [GraphExecution(*row) for row in columns["executions"]]),
         operator_ns=array("q", times * steps),
-        spans=ColumnTable.from_rows(Span, [Span(*row) for row in made["spans"]]),
-        memory_levels=ColumnTable.from_rows(MemoryLevels, [MemoryLevels(*row) for row in made["levels"]]),
-        allocations=ColumnTable.from_rows(Allocation, [Allocation(*row) for row in made["moves"]]),
+        spans=ColumnTable.from_rows(Span, [Span(*row) for row in columns["spans"]]),
+        memory_levels=ColumnTable.from_rows(MemoryLevels, [MemoryLevels(*row) for row in columns["levels"]]),
+        allocations=ColumnTable.from_rows(Allocation, [Allocation(*row) for row in columns["moves"]]),
         blocks=ColumnTable.from_rows(
             Block,
             [
                 Block(0x100, 500_000, rank, 4, 2, -1),
-                *(Block(move[3], move[4], rank, 4, 1, move[0]) for move in made["moves"][1::2]),
+                *(Block(move[3], move[4], rank, 4, 1, move[0]) for move in columns["moves"][1::2]),
             ],
         ),
         graph_totals=ColumnTable.from_rows(GraphTotal, [GraphTotal(0, steps, 0, steps * (compute + collective))]),

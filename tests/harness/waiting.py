@@ -17,28 +17,28 @@ _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _LONGEST_REST_SECONDS = 0.005, 0.02, 0.5
 the daemons that tick fastest here, so that no snapshot is left out; after a look that takes longer, one as long."""
 
 
-def wait_until(look: Callable[[], T | None]) -> T:
-    """What `look` answers, asked again until it is true; fails the test after a long while."""
+def wait_until(condition: Callable[[], T | None]) -> T:
+    """Calls `condition` until its result is true, and returns the result; fails the test after a long while."""
     began = time.monotonic()
     while True:
-        looked = time.monotonic()
-        if answer := look():
+        began_checking = time.monotonic()
+        if answer := condition():
             return answer
         waited_seconds = time.monotonic() - began
         assert waited_seconds < HANG_SECONDS, "what the test waits for did not happen"
-        time.sleep(_pause_seconds(waited_seconds, time.monotonic() - looked))
+        time.sleep(_pause_seconds(waited_seconds, time.monotonic() - began_checking))
 
 
-async def wait_until_async(look: Callable[[], T | None]) -> T:
+async def wait_until_async(condition: Callable[[], T | None]) -> T:
     """`wait_until` in an event loop, which goes on meanwhile."""
     began = time.monotonic()
     async with asyncio.timeout(HANG_SECONDS):
-        while not (answer := look()):
+        while not (answer := condition()):
             await asyncio.sleep(_pause_seconds(time.monotonic() - began, 0.0))
     return answer
 
 
-def _pause_seconds(waited_seconds: float, look_seconds: float) -> float:
+def _pause_seconds(waited_seconds: float, check_seconds: float) -> float:
     """A twentieth of what was waited already, so that little is added to any wait."""
     pause_seconds = min(max(waited_seconds / 20, _PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
-    return max(pause_seconds, min(look_seconds, _LONGEST_REST_SECONDS))
+    return max(pause_seconds, min(check_seconds, _LONGEST_REST_SECONDS))

@@ -13,51 +13,55 @@ def nothing() -> None:
 
 
 def test_the_longest_waiting_makes_room() -> None:
-    places = ConnectionLimiter(most=3, share=3)
+    limiter = ConnectionLimiter(most=3, share=3)
     gone: list[str] = []
-    first, second, _ = (places.enter("a", lambda name=name: gone.append(name)) for name in "abc")  # type: ignore[misc]
+    first, second, _ = (limiter.acquire("a", lambda name=name: gone.append(name)) for name in "abc")  # type: ignore[misc]
     assert first is not None
     assert second is not None
-    second.busy()
-    first.busy()
-    first.wait()
-    assert places.enter("a", nothing) is not None
+    second.mark_busy()
+    first.mark_busy()
+    first.mark_waiting()
+    assert limiter.acquire("a", nothing) is not None
     assert gone == ["c"], "the first has waited for less long, the second is busy"
-    assert places.enter("a", nothing) is not None
+    assert limiter.acquire("a", nothing) is not None
     assert gone == ["c", "a"]
-    first.leave()
-    assert len(places) == 3
+    first.release()
+    assert len(limiter) == 3
 
 
 def test_when_all_are_busy_nobody_comes_in() -> None:
-    places = ConnectionLimiter(most=4, share=2)
+    limiter = ConnectionLimiter(most=4, share=2)
     for _ in range(2):
-        place = places.enter("a", nothing)
+        place = limiter.acquire("a", nothing)
         assert place is not None
-        place.busy()
-    assert places.enter("a", nothing) is None
-    assert places.enter("b", nothing) is not None
+        place.mark_busy()
+    assert limiter.acquire("a", nothing) is None
+    assert limiter.acquire("b", nothing) is not None
 
 
-@given(st.lists(st.tuples(st.sampled_from("enter busy wait leave".split()), st.integers(0, 9)), max_size=200))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("acquire mark_busy mark_waiting release".split()), st.integers(0, 9)), max_size=200
+    )
+)
 def test_the_limits_hold_whatever_happens(steps: list[tuple[str, int]]) -> None:
-    places = ConnectionLimiter(most=6, share=2)
+    limiter = ConnectionLimiter(most=6, share=2)
     inside: list[ConnectionSlot] = []
     for step, number in steps:
-        if step == "enter":
+        if step == "acquire":
             lost: list[ConnectionSlot] = []
-            made: list[ConnectionSlot] = []
+            accepted: list[ConnectionSlot] = []
 
-            def make_room(made: list[ConnectionSlot] = made, lost: list[ConnectionSlot] = lost) -> None:
-                lost.extend(made)
+            def make_room(accepted: list[ConnectionSlot] = accepted, lost: list[ConnectionSlot] = lost) -> None:
+                lost.extend(accepted)
 
-            place = places.enter(number % 5, make_room)
+            place = limiter.acquire(number % 5, make_room)
             if place is not None:
-                made.append(place)
+                accepted.append(place)
                 inside.append(place)
         elif inside:
             getattr(inside[number % len(inside)], step)()
-        assert len(places) <= 6
+        assert len(limiter) <= 6
     for place in inside:
-        place.leave()
-    assert len(places) == 0
+        place.release()
+    assert len(limiter) == 0

@@ -51,17 +51,17 @@ def test_files_that_are_renamed_into_place_are_taken(
     certificate, key = authority.sign("server")
     tls = ServerTls(ServerFiles(str(certificate), str(key)), "tls.")
     before = served(tls, authority.file)
-    assert not tls.renew(), "nothing has changed"
+    assert not tls.reload(), "nothing has changed"
     renewed, renewed_key = authority.sign("renewed")
     renewed_key.replace(key)
-    assert not tls.renew()
+    assert not tls.reload()
     assert "tls.certificate: " in caplog.text
     assert caplog.text.count("the old contents stay in use") == 1
-    assert not tls.renew(), "which is told once"
+    assert not tls.reload(), "which is told once"
     assert caplog.text.count("the old contents stay in use") == 1
     assert served(tls, authority.file) == before
     renewed.replace(certificate)
-    assert tls.renew()
+    assert tls.reload()
     assert served(tls, authority.file) != before
 
 
@@ -79,7 +79,7 @@ def test_a_directory_whose_link_is_swapped_is_taken_as_a_whole(authority: Author
     before = served(tls, authority.file)
     (tmp_path / "..new").symlink_to("second")
     (tmp_path / "..new").rename(link)
-    assert tls.renew()
+    assert tls.reload()
     assert served(tls, authority.file) != before
 
 
@@ -95,10 +95,10 @@ def test_a_file_that_is_half_written_leaves_what_was_there(authority: Authority,
         whole = file.read_bytes()
         for share in (0.0, 0.3, 0.9):
             file.write_bytes(whole[: int(len(whole) * share)])
-            assert not tls.renew()
+            assert not tls.reload()
             assert served(tls, trusted, viewer) == before
         file.write_bytes(whole)
-        assert tls.renew()
+        assert tls.reload()
         assert served(tls, trusted, viewer) == before
 
 
@@ -112,7 +112,7 @@ def test_an_authority_that_is_taken_away_signs_for_nobody_any_more(authority: Au
     assert served(tls, authority.file, old)
     assert served(tls, authority.file, new)
     trusted.write_bytes(next_one.file.read_bytes())
-    assert tls.renew()
+    assert tls.reload()
     assert served(tls, authority.file, new)
     with pytest.raises(ssl.SSLError, match=r"(?i)certificate verify failed"):
         served(tls, authority.file, old)
@@ -171,12 +171,12 @@ def test_names_are_uris_and_dns_names_alone() -> None:
 
 def test_the_most_that_a_name_has_counts() -> None:
     subjects = Subjects([checked_name("Viewer.example.org")], ["spiffe://example.org/admin"])
-    assert subjects.known(["other", "viewer.example.org"]) == ("viewer.example.org", Role.SUMMARY)
+    assert subjects.widest_role(["other", "viewer.example.org"]) == ("viewer.example.org", Role.SUMMARY)
     admin = "spiffe://example.org/admin"
-    assert subjects.known(["viewer.example.org", admin]) == (admin, Role.FULL)
-    assert subjects.known(["spiffe://example.org/Admin"]) is None
-    assert subjects.known(["x.viewer.example.org", "viewer.example.org.evil.org"]) is None
-    assert subjects.known([]) is None
+    assert subjects.widest_role(["viewer.example.org", admin]) == (admin, Role.FULL)
+    assert subjects.widest_role(["spiffe://example.org/Admin"]) is None
+    assert subjects.widest_role(["x.viewer.example.org", "viewer.example.org.evil.org"]) is None
+    assert subjects.widest_role([]) is None
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from neurond.allocator import (
 
 from neurontools import model
 from neurontools.driver.neuron_runtime import CoreRequest
-from tests.harness.allocator_parts import LARGEST, TRN1, TRN2, entered, ledger_of, report_of, tensors
+from tests.harness.allocator_parts import LARGEST, TRN1, TRN2, allocator_of, entered, report_of, tensors
 from tests.harness.examples import examples
 
 ALL = CoreRequest()
@@ -61,7 +61,7 @@ FOUR = ": this host has NeuronCores 0-3; ask for those"
     ],
 )
 def test_the_cores_that_a_process_gets(shape: HostShape, requests: list[CoreRequest], cores: list[range]) -> None:
-    holdings = list(ledger_of(shape, *requests).leases)
+    holdings = list(allocator_of(shape, *requests).leases)
     assert [holding.physical_cores() for holding in holdings] == cores
     for holding in holdings:
         assert len(holding.logical_cores) * holding.lnc == len(holding.physical_cores())
@@ -84,7 +84,7 @@ def test_the_cores_that_a_process_gets(shape: HostShape, requests: list[CoreRequ
 def test_who_asks_for_cores_of_others_is_told_who_holds_them(
     shape: HostShape, held: list[CoreRequest], request_: CoreRequest, text: str
 ) -> None:
-    host = ledger_of(shape, *held)
+    host = allocator_of(shape, *held)
     with pytest.raises(CoresInUse) as refused:
         host.attach(entered(host, "refused"), request_)
     assert str(refused.value) == f"{text}; end them or ask for other cores"
@@ -105,7 +105,7 @@ def test_who_asks_for_cores_of_others_is_told_who_holds_them(
     ],
 )
 def test_what_the_host_can_never_have(shape: HostShape, request_: CoreRequest, text: str) -> None:
-    host = ledger_of(shape, CoreRequest(0, 1))
+    host = allocator_of(shape, CoreRequest(0, 1))
     with pytest.raises(ImpossibleRequest) as refused:
         host.attach(entered(host, "refused"), request_)
     assert str(refused.value) == text
@@ -144,11 +144,11 @@ def test_what_a_process_brings_and_asks_for_is_kept() -> None:
     untold = host.attach(entered(host, "b", 72), ONE)
     assert (untold.tag, untold.runtime_version) == ("72", "")
     assert host.enter("c", 73, 0, 6.0, synthetic=True).synthetic
-    assert next(iter(ledger_of(TRN1, ALL).leases)).devices(TRN1) == (0, 1)
+    assert next(iter(allocator_of(TRN1, ALL).leases)).devices(TRN1) == (0, 1)
 
 
 def test_a_core_beyond_those_of_the_process_is_refused_and_nothing_is_kept() -> None:
-    host = ledger_of(TRN1, CoreRequest(0, 2))
+    host = allocator_of(TRN1, CoreRequest(0, 2))
     holding = host.find_lease("a")
     for index in (-1, 2):
         with pytest.raises(InvalidReport, match=f"core {index} is not one of the 2 cores of this process"):
@@ -186,7 +186,7 @@ def test_counters_of_a_core_stay_within_their_fields() -> None:
 
 
 def test_a_core_without_executions_keeps_when_its_owners_before_last_executed() -> None:
-    host = ledger_of(TRN1, CoreRequest(0, 1))
+    host = allocator_of(TRN1, CoreRequest(0, 1))
     host.report("a", report_of({0: CoreReport(last_execution_at_unix_seconds=7.0)}))
     host.leave("a")
     holding = host.attach(entered(host, "b"), CoreRequest(0, 1))
@@ -216,7 +216,7 @@ def test_a_report_that_contradicts_the_one_before_is_refused(
     before: dict[str, Any], now: dict[str, Any], text: str
 ) -> None:
     usual: dict[str, Any] = {"measured_at_seconds": 2.0, "cores": {}}
-    host = ledger_of(TRN1, ALL)
+    host = allocator_of(TRN1, ALL)
     for _ in range(2):
         host.report("a", RuntimeReport(**usual | before))
     with pytest.raises(InvalidReport, match=text):
@@ -241,7 +241,7 @@ def test_what_a_process_counted_before_the_ledger_is_no_count_of_the_core() -> N
 
 def test_a_stack_is_shared_by_all_who_allocate_from_it_wherever_it_is() -> None:
     """Two HBM stacks of four cores each, and processes with LNC 2: those on logical cores 2 and 3 share the second."""
-    host = ledger_of(HostShape(1, 8, 2, 1000, 2, (1, 2)), CoreRequest(1, 2), CoreRequest(3, 1))
+    host = allocator_of(HostShape(1, 8, 2, 1000, 2, (1, 2)), CoreRequest(1, 2), CoreRequest(3, 1))
     both, last = host.leases
     assert (host.holders_of_stack(0), host.holders_of_stack(1)) == ([both], [both, last])
     host.report("a", report_of({0: tensors(1000), 1: tensors(600)}))
@@ -257,7 +257,7 @@ def test_a_stack_is_shared_by_all_who_allocate_from_it_wherever_it_is() -> None:
 
 
 def test_cores_that_a_report_leaves_out_keep_what_they_had_and_count_on_their_stack() -> None:
-    host = ledger_of(HostShape(1, 4, 1, 1000, 1, (1,)), ALL)
+    host = allocator_of(HostShape(1, 4, 1, 1000, 1, (1,)), ALL)
     host.report("a", report_of({0: tensors(600), 1: tensors(300)}))
     with pytest.raises(DeviceMemoryExhausted):
         host.report("a", report_of({2: tensors(101)}))
@@ -268,14 +268,14 @@ def test_cores_that_a_report_leaves_out_keep_what_they_had_and_count_on_their_st
 
 
 def test_memory_that_is_not_told_takes_no_room() -> None:
-    host = ledger_of(TRN1, CoreRequest(0, 1), CoreRequest(1, 1))
+    host = allocator_of(TRN1, CoreRequest(0, 1), CoreRequest(1, 1))
     host.report("a", report_of({0: CoreReport(memory=model.DeviceMemory(*[None] * 11))}))
     assert host.stack_bytes_of(host.find_lease("a"), 0) == 0
     host.report("b", report_of({0: tensors(TRN1.stack_bytes)}))
 
 
 def test_out_of_memory_tells_who_holds_the_stack() -> None:
-    host = ledger_of(TRN2, CoreRequest(0, 1, 1), CoreRequest(1, 1, 1))
+    host = allocator_of(TRN2, CoreRequest(0, 1, 1), CoreRequest(1, 1, 1))
     host.report("a", report_of({0: tensors(600)}))
     host.report("b", report_of({0: tensors(400)}))
     with pytest.raises(DeviceMemoryExhausted) as refused:

@@ -17,7 +17,7 @@ from neurond.sources.sysfs.source import MetadataService
 
 from neurontools.driver.sysfs_files import parse_count
 from neurontools.testing import DriverTree
-from tests.harness.answering_server import Asked, Reply, answering
+from tests.harness.answering_server import ReceivedRequest, Reply, answering
 
 
 class _Budget(DescriptorBudget):
@@ -127,7 +127,7 @@ _ANSWERS = {
 }
 
 
-def _metadata(asked: Asked) -> Reply:
+def _metadata(asked: ReceivedRequest) -> Reply:
     """As the instance metadata service, version 2: nothing without a token. The name tag is not opened to it."""
     text = None
     if asked.method == "PUT" and "X-aws-ec2-metadata-token-ttl-seconds" in asked.headers:

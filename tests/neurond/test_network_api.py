@@ -29,7 +29,7 @@ from neurontools.rpc.remote_address import remote_address
 from neurontools.rpc.tunnel_registry import TunnelSet, client_tls
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.connections import client_hello, is_closed
-from tests.harness.network_daemon import ADMIN, VIEWER, Files, NetworkDaemon, said_until_the_end, summaries
+from tests.harness.network_daemon import ADMIN, VIEWER, Files, NetworkDaemon, received_until_close, summaries
 from tests.harness.running_daemon import Attachment, StartDaemon, shared
 from tests.harness.tls_server import plain_server, tls_server
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -208,7 +208,7 @@ def test_the_metrics_count_what_became_of_connections(start: Start, port: int) -
     stranger = network.context(network.authority.sign("stranger"))
     with network.watch(context) as connection, network.watch(stranger) as other:
         summaries(connection, 1)
-        assert b"(it has none)" in said_until_the_end(other)
+        assert b"(it has none)" in received_until_close(other)
         network.tcp().close()
         wait_until(lambda: told()['neurontools_network_connections_total{outcome="no_handshake"}'] == "1")
         found = told()
@@ -224,7 +224,7 @@ def test_other_protocols_are_closed_and_tls_1_2_is_served(network: NetworkDaemon
         with network.tcp() as connection:
             connection.sendall(said)
             connection.shutdown(socket.SHUT_WR)
-            said_until_the_end(connection)
+            received_until_close(connection)
     network.tcp().close()
     old = network.context(network.admin())
     old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -254,13 +254,13 @@ def test_a_renewed_certificate_ends_no_connection_and_names_or_authorities_taken
         summaries(viewer, 3)
         network.write(viewers="somebody.else")
         network.daemon.process.send_signal(signal.SIGHUP)
-        said_until_the_end(viewer)
+        received_until_close(viewer)
         wait_until(lambda: "changed: tls_summary" in network.daemon.log)
         with network.watch(context) as again:
-            assert b"no name of your certificate may read here" in said_until_the_end(again)
+            assert b"no name of your certificate may read here" in received_until_close(again)
         summaries(admin, 2)
         network.authority.file.write_bytes(Authority(tmp_path, "next").file.read_bytes())
-        said_until_the_end(admin)
+        received_until_close(admin)
         with pytest.raises(ssl.SSLError, match=r"(?i)unknown[ _]ca"), network.watch(context) as again:
             again.recv(1)
 
@@ -274,7 +274,7 @@ def test_a_connection_lasts_as_long_as_its_certificate(network: NetworkDaemon) -
         try:
             with network.watch(network.context(files)) as connection:
                 summaries(connection, 1)
-                said_until_the_end(connection)
+                received_until_close(connection)
         except (ssl.SSLError, AssertionError):
             seconds *= 2
             assert seconds < HANG_SECONDS
@@ -345,7 +345,7 @@ def troubles(addresses: dict[str, str], given: dict[str, str]) -> dict[str, str]
     with DirectFeed(places, tunnels=TunnelSet(client_tls(given, {}))) as feed:
         feed.start()
         assert feed.wait_settled(HANG_SECONDS)
-        return {state.place.name: "" if state.link is HostLink.LIVE else state.trouble for state in feed.states}
+        return {state.place.name: "" if state.link is HostLink.LIVE else state.loss_reason for state in feed.states}
 
 
 def test_each_host_tells_what_is_wrong_with_it(network: NetworkDaemon, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from neurontools.util.errors import UserError
 from neurontools.rpc.profile_request import RequestedProfile
 os.setuid(int(sys.argv[3]))
 try:
-    RequestedProfile.ask(sys.argv[1], int(sys.argv[2]), 1.0, None)
+    RequestedProfile.request(sys.argv[1], int(sys.argv[2]), 1.0, None)
 except UserError as error:
     sys.exit(f"{error.exit_code} {error}")
 """
@@ -62,21 +62,21 @@ def asked_of(process: Attachment) -> tuple[bytes, socket.socket]:
 
 def refused(path: str, pid: int = PID) -> tuple[int, str]:
     with pytest.raises(UserError) as caught:
-        RequestedProfile.ask(path, pid, 1.0, None).close()
+        RequestedProfile.request(path, pid, 1.0, None).close()
     return caught.value.exit_code, str(caught.value)
 
 
 def test_the_process_gets_the_request_with_a_channel_to_who_asks(process: Attachment) -> None:
     path = process.daemon.socket
-    with RequestedProfile.ask(path, PID, 2.5, 7) as asked:
+    with RequestedProfile.request(path, PID, 2.5, 7) as asked:
         line, channel = asked_of(process)
         with channel:
             assert line == b"profile 2.500000 7\n"
             channel.sendall(b"asked\nthe profile")
-            asked.taken(HANG_SECONDS)
+            asked.wait_accepted(HANG_SECONDS)
             assert asked.read(HANG_SECONDS) == b"the profile"
         assert asked.read(HANG_SECONDS) == b""
-    given_up = RequestedProfile.ask(path, PID, 1.0, None)
+    given_up = RequestedProfile.request(path, PID, 1.0, None)
     _, channel = asked_of(process)
     given_up.close()
     with channel:
@@ -85,19 +85,19 @@ def test_the_process_gets_the_request_with_a_channel_to_who_asks(process: Attach
 
 def test_a_process_that_refuses_ends_or_does_not_read_is_told(process: Attachment) -> None:
     path = process.daemon.socket
-    with RequestedProfile.ask(path, PID, 1.0, None) as asked:
+    with RequestedProfile.request(path, PID, 1.0, None) as asked:
         _, channel = asked_of(process)
         with channel:
             channel.sendall(b"failed it \x1b[31mrests\n")
         with pytest.raises(UserError, match="rests"):
-            asked.taken(HANG_SECONDS)
-    with RequestedProfile.ask(path, PID, 1.0, None) as asked:
+            asked.wait_accepted(HANG_SECONDS)
+    with RequestedProfile.request(path, PID, 1.0, None) as asked:
         asked_of(process)[1].close()
         with pytest.raises(UserError, match=f"PID {PID} ended before") as caught:
-            asked.taken(HANG_SECONDS)
+            asked.wait_accepted(HANG_SECONDS)
     assert caught.value.exit_code == EXIT_FAILURE
-    with RequestedProfile.ask(path, PID, 1.0, None) as asked, pytest.raises(UserError, match="stopped") as caught:
-        asked.taken(0.01)
+    with RequestedProfile.request(path, PID, 1.0, None) as asked, pytest.raises(UserError, match="stopped") as caught:
+        asked.wait_accepted(0.01)
     assert caught.value.exit_code == EXIT_TIMED_OUT
 
 
@@ -133,7 +133,7 @@ def test_only_its_own_user_and_root_may_ask(process: Attachment) -> None:
     assert done.stderr == (
         f"{EXIT_PERMISSION} PID {PID} belongs to user 0, you are user 4321; use that account, or root\n"
     )
-    with RequestedProfile.ask(path, PID, 1.0, None):  # what comes first is the request of root
+    with RequestedProfile.request(path, PID, 1.0, None):  # what comes first is the request of root
         line, channel = asked_of(process)
         channel.close()
     assert line.startswith(b"profile ")

@@ -133,11 +133,11 @@ class Loaded(ScenarioHost):
         self.load.advance(self.now_seconds)
 
     def state(self) -> object:
-        reports = [(holding.pid, holding.report) for holding in self.ledger.leases]
+        reports = [(holding.pid, holding.report) for holding in self.allocator.leases]
         return reports, [self.load.ecc(index) for index in range(self.kind.device_count)]
 
     def reports(self) -> list[RuntimeReport]:
-        reports = [holding.report for holding in self.ledger.leases]
+        reports = [holding.report for holding in self.allocator.leases]
         return [report for report in reports if report is not None]
 
     def cores(self) -> list[CoreReport]:
@@ -154,7 +154,7 @@ def test_the_same_seed_gives_the_same_load_however_often_it_is_read(scenario: st
     assert (one.state() != other.state()) == (scenario != "idle")
     seldom.advance(130 * STEP_SECONDS)
     assert seldom.state() == one.state()
-    users = [one.load.facts(holding).user for holding in one.ledger.leases]
+    users = [one.load.facts(holding).user for holding in one.allocator.leases]
     assert users == [USERS[5 % len(USERS)]] * len(users)
     assert all(user.startswith("synth-") for user in USERS), "that nobody has"
 
@@ -165,10 +165,10 @@ def test_the_same_seed_gives_the_same_load_however_often_it_is_read(scenario: st
 )
 def test_every_scenario_runs_and_on_every_instance_type(scenario: str, instance_type: str) -> None:
     loaded = Loaded(scenario, instance_type)
-    sampler = Sampler(loaded.source, loaded.ledger, loaded.load, 1.0)
+    sampler = Sampler(loaded.source, loaded.allocator, loaded.load, 1.0)
     loaded.advance(31)
     snapshot = sampler.sample(whole=False)  # which doesn't move the load on, to the sampler's own clock
-    count = loaded.ledger.shape.logical_core_count(loaded.ledger.shape.default_lnc)
+    count = loaded.allocator.shape.logical_core_count(loaded.allocator.shape.default_lnc)
     assert snapshot.synthetic_load == scenario
     assert len(snapshot.processes) == (count if scenario in BUSY else 0)
     for process in snapshot.processes:
@@ -203,7 +203,7 @@ def test_a_leak_fills_the_memory_and_then_allocations_fail() -> None:
     assert sizes[0] < sizes[30] < sizes[-1]
     share = HealthThresholds().memory_used_ratio
     assert share is not None
-    assert sizes[-1] > share * loaded.ledger.shape.stack_bytes, "the verdict that is named after it is reached"
+    assert sizes[-1] > share * loaded.allocator.shape.stack_bytes, "the verdict that is named after it is reached"
     failures = [report.errors.runtime_total for report in loaded.reports()]
     assert min(failures) > 10
     fresh = Loaded("memory-leak")
@@ -259,8 +259,8 @@ def test_a_ramp_loads_compiles_and_gets_faster() -> None:
 
 def test_a_load_stays_within_its_cores_and_their_peak() -> None:
     loaded = Loaded("steady", "trn1.32xlarge", neuroncores=5)
-    assert [loaded.ledger.owner(index) is not None for index in range(32)] == [True] * 5 + [False] * 27
-    assert len(list(Loaded("steady", "trn1.2xlarge", neuroncores=1000).ledger.leases)) == 2
+    assert [loaded.allocator.owner(index) is not None for index in range(32)] == [True] * 5 + [False] * 27
+    assert len(list(Loaded("steady", "trn1.2xlarge", neuroncores=1000).allocator.leases)) == 2
     loaded.advance(100)
     peak = loaded.kind.family.peak_flops_per_physical_core("bf16")
     assert peak
@@ -274,14 +274,14 @@ def test_a_real_process_may_take_the_memory_that_a_load_wants() -> None:
     """They share an HBM stack; whoever comes second is refused, and the daemon goes on."""
     loaded = Loaded("memory-leak", lnc=1, neuroncores=1)
     loaded.advance(1)
-    loaded.ledger.enter("real", 77, 0, 1.0)
-    loaded.ledger.attach("real", CoreRequest(1, 1))
+    loaded.allocator.enter("real", 77, 0, 1.0)
+    loaded.allocator.attach("real", CoreRequest(1, 1))
     used = loaded.cores()[0].memory.total_bytes or 0
-    free = loaded.ledger.shape.stack_bytes - used
+    free = loaded.allocator.shape.stack_bytes - used
     report = RuntimeReport(1.0, {0: CoreReport(memory=DeviceMemory(tensors_bytes=free))})
-    loaded.ledger.report("real", report)
+    loaded.allocator.report("real", report)
     loaded.advance(10)
     assert loaded.cores()[0].memory.total_bytes == used
-    loaded.ledger.report("real", replace(report, cores={0: CoreReport()}))
+    loaded.allocator.report("real", replace(report, cores={0: CoreReport()}))
     loaded.advance(10)
     assert (loaded.cores()[0].memory.total_bytes or 0) > used

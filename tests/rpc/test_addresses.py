@@ -122,12 +122,12 @@ wanted = st.builds(
 
 @given(st.integers(1, 2**31 - 1), wanted)
 def test_a_request_arrives_as_it_was_meant(pid: int, meant: ProfileOptions) -> None:
-    line = profile_protocol.request_of(pid, meant)
+    line = profile_protocol.encode_request(pid, meant)
     assert line.endswith(b"\n")
     assert profile_protocol.is_request(line)
     assert profile_protocol.read_request(line[:-1]) == (pid, meant)
-    word, _, value = profile_protocol.forward_request(meant)[:-1].partition(b" ")
-    assert (word, profile_protocol.read_passed_on(value)) == (profile_protocol.PROFILE, meant)
+    word, _, value = profile_protocol.encode_forwarded_request(meant)[:-1].partition(b" ")
+    assert (word, profile_protocol.decode_forwarded_request(value)) == (profile_protocol.PROFILE, meant)
 
 
 def is_read(read: Callable[[bytes], object], line: bytes) -> bool:
@@ -149,18 +149,18 @@ RUBBISH = [
 @given(st.binary(max_size=100))
 def test_whatever_comes_is_read_or_refused(line: bytes) -> None:
     assert not [rubbish for rubbish in RUBBISH if is_read(profile_protocol.read_request, rubbish)]
-    for read in (profile_protocol.read_request, profile_protocol.read_passed_on):
+    for read in (profile_protocol.read_request, profile_protocol.decode_forwarded_request):
         is_read(read, line)
 
 
 def test_refusals_and_failures_arrive_with_their_reasons() -> None:
-    line = profile_protocol.refusal_of(profile_protocol.DENIED, "PID 1 is of user 0; ask it")
-    assert profile_protocol.read_refusal(line[:-1]) == ("denied", "PID 1 is of user 0; ask it")
-    assert profile_protocol.read_refusal(b"what now") == ("now", "what now"), "of a newer daemon"
+    line = profile_protocol.encode_refusal(profile_protocol.DENIED, "PID 1 is of user 0; ask it")
+    assert profile_protocol.decode_refusal(line[:-1]) == ("denied", "PID 1 is of user 0; ask it")
+    assert profile_protocol.decode_refusal(b"what now") == ("now", "what now"), "of a newer daemon"
     said = profile_protocol.encode_failure("it rests")
     assert profile_protocol.is_failure(said)
-    assert profile_protocol.read_failure(said[:-1]) == "it rests"
-    assert not profile_protocol.is_failure(profile_protocol.ASKED + b"\nfailed ")
+    assert profile_protocol.decode_failure(said[:-1]) == "it rests"
+    assert not profile_protocol.is_failure(profile_protocol.ACCEPTED + b"\nfailed ")
 
 
 def trusted(context: ssl.SSLContext) -> set[object]:

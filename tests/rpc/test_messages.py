@@ -112,10 +112,10 @@ def test_what_mostly_is_as_before_is_remembered_and_what_mostly_is_not_is_not() 
     messages = [to_message(stack) for stack in stacks]
     same, changing = _Plan(model.HbmStack), _Plan(model.HbmStack)
     for number in range(5000):
-        assert same.take(messages[number % 4]) == stacks[number % 4]
-        assert changing.take(messages[number]) == stacks[number]
-    assert same.take(messages[2]) is same.take(messages[2])
-    assert changing.take(messages[2]) is not changing.take(messages[2])
+        assert same.convert(messages[number % 4]) == stacks[number % 4]
+        assert changing.convert(messages[number]) == stacks[number]
+    assert same.convert(messages[2]) is same.convert(messages[2])
+    assert changing.convert(messages[2]) is not changing.convert(messages[2])
     assert changing.read.__name__ != _Plan(model.HbmStack).read.__name__, "reading is compiled for who reads much"
 
 

@@ -98,7 +98,7 @@ def call(server: RawServer, request: bytes = b"") -> bytes:
     ],
 )
 def test_what_http2_allows(server: RawServer, reply: bytes) -> None:
-    server.say(reply)
+    server.reply_with(reply)
     assert call(server) == b"fine"
 
 
@@ -138,7 +138,7 @@ def test_what_http2_allows(server: RawServer, reply: bytes) -> None:
     ids=name_of,
 )
 def test_what_is_not_grpc_is_unexpected(server: RawServer, reply: bytes, why: str) -> None:
-    server.say(reply)
+    server.reply_with(reply)
     with pytest.raises(UnexpectedReply, match=why):
         call(server)
 
@@ -176,7 +176,7 @@ def reset(code: bytes) -> bytes:
     ids=name_of,
 )
 def test_statuses(server: RawServer, reply: bytes, code: int, details: str) -> None:
-    server.say(reply)
+    server.reply_with(reply)
     with pytest.raises(RpcError) as caught:
         call(server)
     assert (caught.value.code, caught.value.details) == (code, details)
@@ -323,7 +323,7 @@ def test_an_early_answer_cancels_the_rest_of_the_request(server: RawServer) -> N
 
 
 def test_after_goaway_the_connection_takes_no_more_calls(server: RawServer) -> None:
-    server.say(GREETING + frame(GOAWAY, (1).to_bytes(4) + bytes(4)) + FINE)
+    server.reply_with(GREETING + frame(GOAWAY, (1).to_bytes(4) + bytes(4)) + FINE)
     with UnaryConnection(server.path, TIMEOUT_SECONDS) as connection:
         assert connection.call("/t/m", b"") == b"fine"
         with pytest.raises(RpcError, match=r"^UNAVAILABLE: the connection is closed$"):
@@ -364,7 +364,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 def test_any_reply_is_an_answer_or_a_documented_error_and_never_waits_for_the_deadline(
     server: RawServer, reply: bytes
 ) -> None:
-    server.say(reply)
+    server.reply_with(reply)
     try:
         answer = call(server)
     except CallError as error:
@@ -531,7 +531,7 @@ def test_messages_are_found_however_they_are_cut_into_frames(server: RawServer) 
         ([message(b"a") + message(b"bc")[:6], message(b"bc")[6:]], 2),
         ([], 0),
     ):
-        server.say(GREETING + START + b"".join(frame(DATA, chunk, 0, 1) for chunk in chunks) + END)
+        server.reply_with(GREETING + START + b"".join(frame(DATA, chunk, 0, 1) for chunk in chunks) + END)
         assert len(list(stream(server.path))) == complete
 
 
@@ -551,7 +551,7 @@ def test_messages_are_found_however_they_are_cut_into_frames(server: RawServer) 
     ids=name_of,
 )
 def test_how_a_stream_can_end(server: RawServer, reply: bytes, code: int | None, details: str) -> None:
-    server.say(reply)
+    server.reply_with(reply)
     with pytest.raises(UnexpectedReply if code is None else RpcError) as caught:
         list(stream(server.path))
     assert details in str(caught.value)
@@ -559,7 +559,7 @@ def test_how_a_stream_can_end(server: RawServer, reply: bytes, code: int | None,
 
 
 def test_an_answer_that_does_not_wait_for_the_request_arrives(server: RawServer, tmp_path: Path) -> None:
-    server.say(GREETING + START + BODY + END)
+    server.reply_with(GREETING + START + BODY + END)
     assert list(stream(server.path, request=bytes(1_000_000))) == [b"fine"]
     with pytest.raises(Unreachable, match="No such file"):
         stream(str(tmp_path / "none.sock"))

@@ -26,14 +26,14 @@ from tests.harness.pictures import (
     SIZES,
     SMALL,
     is_as_stored,
-    look_of_styles,
-    readme_picture,
+    readme_screenshot,
     screens,
+    style_texts,
     without_version,
 )
 from tests.harness.pressed_keys import text, type_keys
 from tests.harness.still_feed import StillFeed, nearly_full, snapshots
-from tests.harness.told_process import ADVICE, COUNTERS, OPERATORS, RATES, with_told
+from tests.harness.training_process import ADVICE, COUNTERS, OPERATORS, RATES, with_training
 from tests.harness.waiting import wait_until_async
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -64,7 +64,7 @@ def taken(*, is_training: bool) -> tuple[Snapshot, ...]:
     """A minute and a half; at its end a device is nearly full, and a training tells where its time goes."""
     last = nearly_full(snapshots()[-1])
     if is_training:
-        last = with_told(last, training=COUNTERS, training_rates=RATES, operators=OPERATORS, advice=ADVICE)
+        last = with_training(last, training=COUNTERS, training_rates=RATES, operators=OPERATORS, advice=ADVICE)
     return (*snapshots()[:-1], last)
 
 
@@ -84,7 +84,7 @@ async def test_keys_clicks_and_sizes_reach_the_board(tmp_path: Path, monkeypatch
         await type_keys(pilot, "w")
         assert app.dashboard.page == "processes", "what is typed before the board has the focus is not lost"
         app.screen.post_message(events.Key("h", "h"))
-        app.screen.set_focus(app.board)  # on its way the board gets it
+        app.screen.set_focus(app.dashboard_widget)  # on its way the board gets it
         await pilot.pause()
         assert app.dashboard.page == "history"
         for action in keys.ACTIONS:
@@ -149,7 +149,7 @@ async def test_every_page_is_drawn_as_stored(name: str) -> None:
 
 
 def test_styles_look_as_stored() -> None:
-    is_stored(look_of_styles("dark"), "styles.txt")
+    is_stored(style_texts("dark"), "styles.txt")
 
 
 def is_stored(shown: str, name: str) -> None:
@@ -157,4 +157,4 @@ def is_stored(shown: str, name: str) -> None:
 
 
 async def test_the_picture_in_readme_shows_what_is_shown_now() -> None:
-    assert is_as_stored(await readme_picture(), README_PICTURE), "scripts/draw-picture draws it anew; look at it"
+    assert is_as_stored(await readme_screenshot(), README_PICTURE), "scripts/draw-picture draws it anew; look at it"

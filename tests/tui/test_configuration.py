@@ -42,7 +42,7 @@ ANY_JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-NAMES = list(DashboardSettings().kept())
+NAMES = list(DashboardSettings().values_to_save())
 
 
 Toml = Callable[[str], UserConfiguration]
@@ -69,7 +69,7 @@ def test_a_theme_changes_what_it_names(toml: Toml) -> None:
         title = { background = "#550055", bold = false }
         """
     )
-    assert not found.troubles
+    assert not found.problems
     (theme,) = found.themes
     light = THEMES["light"].styles
     assert (theme.name, theme.is_dark, theme.selected_background) == ("mine", False, "#102030")
@@ -101,7 +101,7 @@ def test_a_theme_changes_what_it_names(toml: Toml) -> None:
 def test_what_is_wrong_in_the_file(toml: Toml, text: str, told: str) -> None:
     found = toml(text)
     assert not found.themes
-    (trouble,) = found.troubles
+    (trouble,) = found.problems
     assert "neuron-top.toml" in trouble
     assert told in trouble
     assert "\n" not in trouble
@@ -109,7 +109,7 @@ def test_what_is_wrong_in_the_file(toml: Toml, text: str, told: str) -> None:
 
 def test_a_change_of_keys() -> None:
     keymap = KeyMap({"quit": ["Q", "F10"], "show_overview": "V", "toggle_tree": [], "edit_filter": "Ctrl-G"})
-    assert not keymap.troubles
+    assert not keymap.problems
     assert {key for key, action in keymap.by_key.items() if action.name == "quit"} == {"Q", "f10", "ctrl+c"}
     assert keymap.by_key["V"].name == "show_overview"
     assert keymap.by_key["ctrl+g"].name == "edit_filter"
@@ -141,7 +141,7 @@ def test_a_change_of_keys() -> None:
 )
 def test_a_change_that_can_not_be(changes: dict[str, object], told: str) -> None:
     keymap = KeyMap(changes)
-    assert keymap.troubles == [told]
+    assert keymap.problems == [told]
     assert "ctrl+c" in keymap.by_key
     assert keymap.action("show_help").keys
 
@@ -208,7 +208,7 @@ def test_any_file_of_themes_and_keys_is_read_or_told_in_lines(
     path = tmp_path_factory.mktemp("own") / "neuron-top.toml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     found = load_user_configuration(path)
-    assert not any("\n" in trouble for trouble in (*found.troubles, *KeyMap(found.keys).troubles))
+    assert not any("\n" in trouble for trouble in (*found.problems, *KeyMap(found.keys).problems))
 
 
 def put_in_place(path: Path, kind: str) -> None:
@@ -230,7 +230,7 @@ def test_whatever_is_in_place_of_a_file_is_told(tmp_path: Path, kind: str) -> No
     assert "neuron-top.json can't be read (" in trouble
     found = load_user_configuration(tmp_path / "neuron-top.toml")
     assert (found.themes, found.keys) == ([], {})
-    assert "neuron-top.toml can't be read (" in found.troubles[0]
+    assert "neuron-top.toml can't be read (" in found.problems[0]
 
 
 @pytest.mark.slow

@@ -134,8 +134,8 @@ def test_devices_are_hidden_and_shown(dashboard: Dashboard) -> None:
 
 
 def test_devices_that_the_command_line_leaves_out_are_not_offered() -> None:
-    narrowing = DeviceFilter(frozenset((2, 5)))
-    dashboard = Dashboard(StillFeed(snapshots()), DashboardSettings(page="processes"), UNICODE, narrowing=narrowing)
+    chosen = DeviceFilter(frozenset((2, 5)))
+    dashboard = Dashboard(StillFeed(snapshots()), DashboardSettings(page="processes"), UNICODE, device_filter=chosen)
     open_setup(dashboard, "devices")
     assert dashboard.open_dialog is not None
     assert [option.split()[-1] for option in dashboard.open_dialog.dialog.options] == ["2", "5"]

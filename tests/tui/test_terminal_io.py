@@ -196,17 +196,17 @@ def test_keys_typed_ahead_are_pressed_in_order_until_one_leaves_the_page() -> No
             ahead.begin()
 
     ahead.begin()
-    ahead.keep("c", "c", is_unread=True)
-    ahead.keep("b", "b")
-    ahead.keep("q", "q", is_unread=True)
-    ahead.keep("d", "d", is_unread=True)
+    ahead.add("c", "c", is_unread=True)
+    ahead.add("b", "b")
+    ahead.add("q", "q", is_unread=True)
+    ahead.add("d", "d", is_unread=True)
     ahead.deliver(press, [("e", "e")])
     assert pressed == ["b", "c", "q"]
     ahead.deliver(press)
     assert pressed == ["b", "c", "q", "d", "e"]
-    assert not ahead.is_kept
+    assert not ahead.is_collecting
     ahead.begin()
     for _ in range(1000):
-        ahead.keep("x", "x")
+        ahead.add("x", "x")
     ahead.deliver(press)
     assert 5 < len(pressed) < 1000, "who types without end fills no memory"

@@ -27,7 +27,7 @@ def test_without_a_part_of_the_driver_textual_uses_its_own(part: PrivatePart, mo
 
 def test_an_absent_name_is_found_missing() -> None:
     assert not textual_private._uses_attribute(Widget, "_no_such_attribute")()
-    assert textual_private._imported("textual._no_such_module", "Parser") is None
+    assert textual_private._import_optional("textual._no_such_module", "Parser") is None
 
 
 def test_key_names_without_the_private_function(monkeypatch: pytest.MonkeyPatch) -> None:

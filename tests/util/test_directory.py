@@ -33,17 +33,17 @@ def test_a_file_is_replaced_as_a_whole_with_its_mode(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
         with Directory.open(tmp_path / "a/b", make_mode=0o750) as directory:
-            assert (directory.is_made, directory.path) == (True, str(tmp_path / "a/b"))
+            assert (directory.is_new, directory.path) == (True, str(tmp_path / "a/b"))
             directory.replace("file", b"one")
             directory.replace("file", b"two", 0o640)
             assert directory.read("file", 3) == b"two"
             assert directory.read("file", 2) is None
-            assert directory.names() == ["file"]
+            assert directory.entry_names() == ["file"]
     finally:
         os.umask(before)
     assert mode(tmp_path / "a/b/file") == 0o640
     with Directory.open(tmp_path / "a/b", make_mode=0o700) as directory:
-        assert not directory.is_made
+        assert not directory.is_new
         directory.remove("file")
         assert not directory.is_there("file")
 
@@ -90,7 +90,7 @@ def test_links_second_names_and_pipes_in_a_directory_are_not_followed(tmp_path: 
     (tmp_path / "here" / "file").symlink_to("../elsewhere/precious")
     with Directory.open(tmp_path / "here") as directory:
         with pytest.raises(NotTrusted) as refused:
-            directory.below("directory", make_mode=0o755)
+            directory.open_subdirectory("directory", make_mode=0o755)
         assert refused.value.filename == str(tmp_path / "here" / "directory")
         with pytest.raises(OSError, match="symbolic links"):
             directory.open_lock("file")
@@ -120,7 +120,7 @@ def test_what_belongs_to_another_user_is_not_used(place: Path) -> None:
     with Directory.open(place / "mine") as directory:
         assert directory.read("file", 100) is None
         with pytest.raises(NotTrusted):
-            directory.below("theirs")
+            directory.open_subdirectory("theirs")
         with pytest.raises(NotTrusted):
             directory.open_lock("file")
     assert not (place / "theirs/below").exists()
@@ -146,12 +146,12 @@ def test_a_group_that_shares_a_directory_trusts_its_members(place: Path) -> None
     place.chmod(0o3770)
     with Directory.open(place) as directory:
         assert directory.shared_group == group
-        with directory.below("ours", make_mode=0o755) as made:
+        with directory.open_subdirectory("ours", make_mode=0o755) as made:
             assert (made.mode, made.shared_group) == (0o3770, group)
         (place / "theirs").mkdir()
         os.chown(place / "theirs", HOSTILE, group)
         (place / "theirs").chmod(0o3770)
-        with directory.below("theirs") as theirs:
+        with directory.open_subdirectory("theirs") as theirs:
             theirs.replace("file", b"data")
             os.chown(place / "theirs/file", HOSTILE, group)
             assert theirs.read("file", 100) == b"data"
@@ -162,7 +162,7 @@ def test_a_group_that_shares_a_directory_trusts_its_members(place: Path) -> None
         with Directory.open(place) as directory:
             assert directory.shared_group is None
             with pytest.raises(NotTrusted):
-                directory.below("theirs")
+                directory.open_subdirectory("theirs")
 
 
 def test_a_directory_above_that_everybody_may_change_is_told(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_two_that_make_one_directory_at_once_both_have_it(tmp_path: Path) -> Non
         for number in range(100):
             both.wait(HANG_SECONDS)
             with Directory.open(tmp_path / f"{number}/a/b", make_mode=0o700) as found:
-                made += found.is_made
+                made += found.is_new
         return made
 
     with ThreadPoolExecutor(2) as makers:

@@ -139,9 +139,9 @@ def test_two_hundred_processes() -> None:
 
 def test_every_page_is_drawn_of_a_part() -> None:
     for page, size in product(PAGES, ((80, 24), (200, 50), (20, 5))):
-        narrowing = DeviceFilter(frozenset((15,)))
+        device_filter = DeviceFilter(frozenset((15,)))
         context = RenderContext.from_snapshot(
-            HOSTS["trn1.32xlarge", None], narrowing, page=page.name, clock=ShownMoment("LIVE")
+            HOSTS["trn1.32xlarge", None], device_filter, page=page.name, clock=ShownMoment("LIVE")
         )
         drawn = draw_screen(context, *size)
         check(drawn, *size)

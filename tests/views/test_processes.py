@@ -29,12 +29,12 @@ from neurontools.views.process_table import EVERY_COLUMN, job_key, straggler_tex
 from neurontools.views.processes_page import process_page
 from neurontools.views.screen import draw_screen
 from neurontools.views.top_document import top_csv, top_document
-from tests.harness import told_process
+from tests.harness import training_process
 from tests.harness.examples import examples
 from tests.harness.model_parts import parts
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import process_of, snapshot_of
-from tests.harness.told_process import ADVICE, OPERATORS, with_told
+from tests.harness.training_process import ADVICE, OPERATORS, with_training
 
 HOST = ScenarioHost("trn1.2xlarge", "steady").at(30.0)
 PID = HOST.processes[0].pid
@@ -159,13 +159,13 @@ def test_the_document_has_them_too() -> None:
     assert (told.training.samples_total, told.training.samples_per_second) == (38400, 320.0)
     assert (told.training.collective_ratio, told.training.from_device_bytes_per_second) == (0.125, None)
     assert [each.training for each in silent] == [None] * (len(HOST.processes) - 1)
-    (told, *_) = top_document(with_told(HOST, operators=OPERATORS, advice=ADVICE)).processes
+    (told, *_) = top_document(with_training(HOST, operators=OPERATORS, advice=ADVICE)).processes
     assert (told.operators, told.advice) == (OPERATORS, ADVICE)
     assert (told.models[0].busy_seconds_total, told.models[0].busy_ratio) == (33.0, 0.25)
-    assert "aten::mm" not in top_csv(top_document(with_told(HOST, operators=OPERATORS)))
+    assert "aten::mm" not in top_csv(top_document(with_training(HOST, operators=OPERATORS)))
 
 
-TIMED = {"training": told_process.COUNTERS, "training_rates": told_process.RATES}
+TIMED = {"training": training_process.COUNTERS, "training_rates": training_process.RATES}
 
 
 def page_of(snapshot: Snapshot, width: int, height: int) -> list[str]:
@@ -178,13 +178,15 @@ def page_of(snapshot: Snapshot, width: int, height: int) -> list[str]:
 
 
 def test_what_is_not_known_is_said() -> None:
-    lines = page_of(with_told(HOST, training=None), 80, 24)
+    lines = page_of(with_training(HOST, training=None), 80, 24)
     assert any("its runtime does not report step time" in line for line in lines)
-    early = page_of(with_told(HOST, training=told_process.COUNTERS, operators=(OperatorTime("", 0.5, 90),)), 80, 24)
+    early = page_of(
+        with_training(HOST, training=training_process.COUNTERS, operators=(OperatorTime("", 0.5, 90),)), 80, 24
+    )
     assert any("no timings yet" in line for line in early)
     assert not any("others" in line for line in early)
     paused = tuple(replace(operator, ratio=0.0) for operator in OPERATORS)
-    lines = page_of(with_told(HOST, training=told_process.COUNTERS, operators=paused), 80, 40)
+    lines = page_of(with_training(HOST, training=training_process.COUNTERS, operators=paused), 80, 40)
     assert any(line.startswith(" OPERATORS, whole run") for line in lines), "without a share of the last seconds"
     (mm,) = [line for line in lines if line.startswith(" aten::mm")]
     assert mm.split()[-3:] == ["50.0%", "7,200", "4.2ms"]
@@ -192,7 +194,7 @@ def test_what_is_not_known_is_said() -> None:
 
 def test_more_rows_than_lines_are_summed_in_one() -> None:
     many = tuple(OperatorTime(f"aten::op{number}", 1.0, 10, 0.01) for number in range(16))
-    lines = page_of(with_told(HOST, **TIMED, operators=many), 80, 24)
+    lines = page_of(with_training(HOST, **TIMED, operators=many), 80, 24)
     (more,) = [line for line in lines if " more " in line]
     shown = sum(line.startswith(" aten::op") for line in lines)
     assert more.startswith(f" {16 - shown} more")
@@ -216,7 +218,7 @@ def test_whatever_a_process_tells_fits_any_terminal(
     advice: tuple[ScriptAdvice, ...],
     is_time_shown: bool,
 ) -> None:
-    told = with_told(HOST, training=counters, training_rates=rates, operators=operators, advice=advice)
+    told = with_training(HOST, training=counters, training_rates=rates, operators=operators, advice=advice)
     context = RenderContext.from_snapshot(
         told, page="processes", details_pid=told.processes[0].pid, is_time_shown=is_time_shown
     )

@@ -63,7 +63,7 @@ class DaemonMetrics:
     def observe(self, snapshot: Snapshot) -> None:
         """Stores the snapshot of a tick, and adds its errors to the totals. Some metrics compare the last two ticks."""
         self._before, self._latest = self._latest, snapshot
-        self._errors.observe(snapshot)
+        self._errors.add_snapshot(snapshot)
 
     def text(self, *, openmetrics: bool) -> CompressibleDocument:
         """Returns the metrics as Prometheus or OpenMetrics text, rendered once per snapshot."""

@@ -56,7 +56,7 @@ class MetricsPages:
 
     def observe(self) -> None:
         """Handles a new snapshot: reloads changed certificates and updates the pages."""
-        self.access.renew()
+        self.access.reload()
         if self._web is not None:
             self._web.observe()
 

@@ -118,7 +118,7 @@ class LineFile:
             raise NotTrusted(directory.exposed, "may be changed by everybody")
         if directory.mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise NotTrusted(directory.path, "may be changed by others")
-        if directory.is_made and self._group_id is not None:
+        if directory.is_new and self._group_id is not None:
             directory.set_mode(0o750, self._group_id)
 
     def _open_file(self) -> int:

@@ -39,7 +39,7 @@ from neurontools.rpc.profile_protocol import (
     UNABLE,
     UNKNOWN,
     ProfileOptions,
-    forward_request,
+    encode_forwarded_request,
     read_request,
     receive_descriptor,
 )
@@ -129,7 +129,7 @@ class AttachSocket:
             forward_profile_request(pid, options, asker.peer, descriptor, self._attached.values(), self._allocator)
         except (ProfileRefused, OSError) as error:
             reason = error.reason if isinstance(error, ProfileRefused) else profile_protocol.UNABLE
-            asker.send_line(profile_protocol.refusal_of(reason, str(error)))
+            asker.send_line(profile_protocol.encode_refusal(reason, str(error)))
         else:
             asker.send_line(profile_protocol.PASSED + b"\n")
             self._audit.record_profile_request(asker.pid, asker.peer.uid, pid)
@@ -403,7 +403,7 @@ def forward_profile_request(
             f"the runtime of PID {pid} (version {version}) takes no profiles on request; start the script with "
             "neuron-run --profile DIR",
         )
-    if not target.send_line(forward_request(options), descriptor):
+    if not target.send_line(encode_forwarded_request(options), descriptor):
         raise ProfileRefused(UNABLE, f"PID {pid} doesn't read from the daemon; see whether it is stopped")
 
 

@@ -32,8 +32,8 @@ from neurontools.net.acceptor import (
     client_key,
     listen_address,
     listeners,
-    readable,
-    writable,
+    wait_readable,
+    wait_writable,
 )
 from neurontools.net.client_roles import Role, Subjects, subject_names
 from neurontools.net.tls import ServerTls
@@ -198,7 +198,7 @@ class TlsConnectionProxy:
         """Loads changed certificate files. When the client CA changed, all clients have to reconnect."""
         self._checked_seconds = time.monotonic()
         authorities = self._tls.authorities
-        if self._tls.renew() and self._tls.authorities != authorities:
+        if self._tls.reload() and self._tls.authorities != authorities:
             for relay, _ in self._server.relays():
                 relay.close()
 
@@ -206,7 +206,7 @@ class TlsConnectionProxy:
         """Applies new roles of certificate names, and closes the connections of clients whose role has changed."""
         self._subjects = allowed_subjects
         for relay, peer in self._server.relays():
-            if allowed_subjects.known([peer.name]) != (peer.name, peer.role):
+            if allowed_subjects.widest_role([peer.name]) != (peer.name, peer.role):
                 relay.close()
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ class TlsConnectionProxy:
             if task is not None:
                 task.cancel()
 
-        place = self._handshakes.enter(client_key(address[0]), make_room)
+        place = self._handshakes.acquire(client_key(address[0]), make_room)
         if place is None:  # can't happen: every connection in a handshake can be evicted
             connection.close()
             return
@@ -236,7 +236,7 @@ class TlsConnectionProxy:
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            place.leave()
+            place.release()
             if task.cancelled():
                 connection.close()  # a task that was cancelled before it started has not closed the connection
                 self.outcomes[ConnectionOutcome.CROWDED_OUT] += 1
@@ -262,10 +262,10 @@ class TlsConnectionProxy:
         with contextlib.ExitStack() as closing:
             closing.callback(connection.close)
             _set_tcp_options(connection)
-            await readable(connection)
+            await wait_readable(connection)
             if not connection.recv(1, socket.MSG_PEEK):
                 raise ConnectionResetError
-            await self._rate_limiter.turn(address)
+            await self._rate_limiter.acquire(address)
             secured = self._tls.context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
             closing.callback(secured.close)
             try:
@@ -284,7 +284,7 @@ class TlsConnectionProxy:
         """Relays a client with a verified certificate if its name is allowed and no limit is reached."""
         certificate = secured.getpeercert() or {}
         names = subject_names(certificate)
-        identity = self._subjects.known(names)
+        identity = self._subjects.widest_role(names)
         if identity is None:
             shown = excerpt(", ".join(names), _LONGEST_TEXT) or "it has none"
             self._on_refused({"address": address, "names": shown, "why": "no name is allowed"})
@@ -318,9 +318,9 @@ async def _shake_hands(secured: ssl.SSLSocket) -> None:
             secured.do_handshake()
             return
         except ssl.SSLWantReadError:
-            await readable(secured)
+            await wait_readable(secured)
         except ssl.SSLWantWriteError:
-            await writable(secured)
+            await wait_writable(secured)
 
 
 def _set_tcp_options(connection: socket.socket) -> None:

@@ -138,7 +138,7 @@ class SocketFiles:
         try:
             if directory.exposed is not None:
                 raise _changeable(directory.exposed)
-            if directory.is_made:
+            if directory.is_new:
                 if self._group_id is not None:
                     directory.set_mode(_SHARED_DIRECTORY, self._group_id)
             elif directory.mode & (stat.S_IWGRP | stat.S_IWOTH) and not directory.mode & stat.S_ISVTX:

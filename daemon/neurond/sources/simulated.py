@@ -181,7 +181,7 @@ def _empty_core(shape: HostShape, index: int) -> NeuronCore:
 def _device(instance_type: InstanceType, shape: HostShape, index: int) -> Device:
     facts = instance_type.devices[index]
     named = {"bdf": facts.bdf, "cpu_affinity": facts.cpu_affinity, "numa_node": facts.numa_node}
-    links_known = instance_type.topology_standing
+    links_known = instance_type.topology_evidence
     return Device(
         index=index,
         bdf=facts.bdf.value,
@@ -204,7 +204,7 @@ def _instance(instance_type: InstanceType, shape: HostShape) -> Instance:
         "device_type": family.device_type,
         "device_version": family.device_version,
         "neuroncore_version": core_version,
-        "topology": instance_type.topology_standing,
+        "topology": instance_type.topology_evidence,
     }
     return Instance(
         instance_type=instance_type.name,

@@ -367,25 +367,25 @@ class KernelErrorRule:
         line = parse_driver_line(record.text)
         if line is None:
             return
-        if line.told is DriverEvent.STARTED:
+        if line.event is DriverEvent.STARTED:
             self._entries.clear()
             return
-        if line.told is DriverEvent.RESET_DONE:  # a reset recovers from an aborted DMA transfer
+        if line.event is DriverEvent.RESET_DONE:  # a reset recovers from an aborted DMA transfer
             for key in [
                 key for key in self._entries if key[1] == line.device_index and key[0] in (DMA_ERROR, *DriverEvent)
             ]:
                 del self._entries[key]
-        severity, reason, action = _DRIVER_EVENTS[line.told]
+        severity, reason, action = _DRIVER_EVENTS[line.event]
         finding = Finding(
-            FindingKind.WAS_RESET if line.told is DriverEvent.RESET_DONE else FindingKind.KERNEL_ERROR,
+            FindingKind.WAS_RESET if line.event is DriverEvent.RESET_DONE else FindingKind.KERNEL_ERROR,
             severity,
             reason,
             action,
             _unix_seconds(at_seconds, snapshot),
             () if line.device_index is None else (line.device_index,),
-            part=str(line.told),
+            part=str(line.event),
         )
-        self._store((str(line.told), line.device_index, None), _ErrorEntry(at_seconds, finding, lasts=False))
+        self._store((str(line.event), line.device_index, None), _ErrorEntry(at_seconds, finding, lasts=False))
 
     def _forget_healed(self, snapshot: Snapshot) -> None:
         """Removes the findings of healed faults: on a simulated host, no driver is reloaded to end them."""

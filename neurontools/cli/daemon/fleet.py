@@ -36,7 +36,7 @@ def open_fleet_feed(
         from neurontools.rpc.tunnel_registry import TunnelSet, client_tls
 
         tunnels = TunnelSet(client_tls(given, os.environ))
-    return DirectFeed(hosts.places, interval_seconds, tunnels), hosts.troubles
+    return DirectFeed(hosts.places, interval_seconds, tunnels), hosts.problems
 
 
 def requested_hosts(given: Mapping[str, str]) -> HostList:
@@ -46,7 +46,7 @@ def requested_hosts(given: Mapping[str, str]) -> HostList:
     name = next(name for name in _READ if name in given)
     hosts = _READ[name](given[name])
     if not hosts.places:
-        cause = hosts.troubles[0] if hosts.troubles else f"--{name} {given[name][:200]}: names no host"
+        cause = hosts.problems[0] if hosts.problems else f"--{name} {given[name][:200]}: names no host"
         raise UserError(f"{cause}; name one", EXIT_USAGE)
     return hosts
 

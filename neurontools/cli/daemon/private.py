@@ -126,8 +126,8 @@ class PrivateDaemon:
             lines = narration.read().decode(errors="replace").split("\n")
         cause = next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {child.returncode}")
         exit_code = EXIT_USAGE if child.returncode == EXIT_USAGE else EXIT_FAILURE
-        what = f"simulate {self._instance_type}" if self._instance_type else "read the devices of this host"
-        return UserError(f"can't {what}: {cause.removeprefix('neurond: ')}", exit_code)
+        task = f"simulate {self._instance_type}" if self._instance_type else "read the devices of this host"
+        return UserError(f"can't {task}: {cause.removeprefix('neurond: ')}", exit_code)
 
     def _stop(self) -> None:
         """Ends the daemon and removes its directory, with signals deferred."""
@@ -157,13 +157,13 @@ def _wait_until_ready(descriptor: int, deadline: float) -> bool:
     """Waits for the daemon's line `ready`. Returns False if the daemon ends or the deadline passes first."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    said = b""
-    while b"\n" not in said:
+    output = b""
+    while b"\n" not in output:
         remaining_seconds = deadline - monotonic()
         if remaining_seconds <= 0 or not poll.poll(remaining_seconds * 1000):
             return False
         part = os.read(descriptor, 64)
         if not part:
             return False
-        said += part
-    return said.startswith(b"ready")
+        output += part
+    return output.startswith(b"ready")

@@ -21,19 +21,19 @@ class DaemonSnapshots:
     With `is_seen`, the daemon lists this process as an observer.
     """
 
-    def __init__(self, socket_path: str, *, is_seen: bool = False) -> None:
+    def __init__(self, socket_path: str, *, is_observer: bool = False) -> None:
         self.socket_path = socket_path
-        self._is_seen = is_seen
+        self._is_observer = is_observer
         self._connection: call.UnaryConnection | None = None
         self._presence: _socket.socket | None = None
 
     def latest(self) -> Snapshot:
         """Returns the latest snapshot. Raises NoDaemon if no daemon answers, UserError if the call fails."""
-        return self._ask(neuron_pb2.GetSnapshotRequest())
+        return self._call(neuron_pb2.GetSnapshotRequest())
 
     def past(self, age_seconds: float) -> Snapshot:
         """Returns the snapshot from `age_seconds` ago, or the oldest one if all are newer. Raises as `latest` does."""
-        return self._ask(neuron_pb2.GetSnapshotRequest(age_seconds=age_seconds))
+        return self._call(neuron_pb2.GetSnapshotRequest(age_seconds=age_seconds))
 
     def close(self) -> None:
         """Closes the connections. The next request opens them again."""
@@ -44,11 +44,11 @@ class DaemonSnapshots:
         if presence is not None:
             presence.close()
 
-    def _ask(self, request: neuron_pb2.GetSnapshotRequest) -> Snapshot:
+    def _call(self, request: neuron_pb2.GetSnapshotRequest) -> Snapshot:
         try:
             if self._connection is None:
                 self._connection = call.UnaryConnection(self.socket_path, TIMEOUT_SECONDS)
-                if self._is_seen:
+                if self._is_observer:
                     self._presence = attach_observer(self.socket_path)
             reply = self._connection.call(_METHOD, request.SerializeToString())
             return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)

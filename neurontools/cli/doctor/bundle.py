@@ -35,7 +35,7 @@ from neurontools.util.terminal import escape_controls_by_line
 REDACTED = "commands, users, tags, jobs, pods, host names, addresses, AWS ids, secrets in variables"
 _FOLDER = "neuron-doctor"
 _MOST_ENTRIES = 20_000
-_MOST_RECORDS, _MOST_KEPT_RECORDS = 50_000, 500
+_MOST_RECORDS, _MOST_EXCERPT_RECORDS = 50_000, 500
 _MOST_RECORD_BYTES = 8192
 _ABOUT_US = re.compile(r"neuron|\bnd\d", re.IGNORECASE)
 
@@ -43,10 +43,10 @@ _ABOUT_US = re.compile(r"neuron|\bnd\d", re.IGNORECASE)
 def bundle_contents(checks: Sequence[CheckResult], place: DoctorContext) -> dict[str, str]:
     """Returns the redacted text of each file of the bundle, by file name."""
     redactor = Redactor()
-    redactor.keep(driver_version(place.roots))
+    redactor.exempt_version(driver_version(place.roots))
     snapshot = first_snapshot(place)
     if snapshot is not None:
-        redactor.learn(snapshot)
+        redactor.register_snapshot(snapshot)
     files = {
         "report.txt": report_text(checks),
         "report.json": report_json(checks),
@@ -55,10 +55,10 @@ def bundle_contents(checks: Sequence[CheckResult], place: DoctorContext) -> dict
         "driver-tree.txt": _driver_tree(place),
         "kernel-log.txt": _kernel_log_excerpt(place),
     }
-    made = {name: escape_controls_by_line(redactor.text(text)) for name, text in files.items() if text}
+    contents = {name: escape_controls_by_line(redactor.text(text)) for name, text in files.items() if text}
     if snapshot is not None:
-        made["snapshot.json"] = json_text(redactor.value(asdict(snapshot)), indent=1) + "\n"
-    return made
+        contents["snapshot.json"] = json_text(redactor.value(asdict(snapshot)), indent=1) + "\n"
+    return contents
 
 
 def bundle_listing(files: dict[str, str], path: str) -> str:
@@ -102,7 +102,7 @@ def _driver_tree(place: DoctorContext) -> str:
 
 def _kernel_log_excerpt(place: DoctorContext) -> str:
     """Returns the latest kernel messages about Neuron devices, if this user may read them."""
-    kept: list[str] = []
+    lines: list[str] = []
     with contextlib.suppress(OSError):
         descriptor = os.open(f"{place.roots.dev}/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -118,10 +118,10 @@ def _kernel_log_excerpt(place: DoctorContext) -> str:
                 for line in data.split(b"\n"):
                     record = parse_kernel_record(line)
                     if record is not None and _ABOUT_US.search(record.text):
-                        kept.append(f"{record.microseconds / 1e6:.6f} {record.text}")
+                        lines.append(f"{record.microseconds / 1e6:.6f} {record.text}")
         finally:
             os.close(descriptor)
-    return "\n".join((*kept[-_MOST_KEPT_RECORDS:], "")) if kept else ""
+    return "\n".join((*lines[-_MOST_EXCERPT_RECORDS:], "")) if lines else ""
 
 
 COMMAND = "<command>"
@@ -170,11 +170,11 @@ class Redactor:
         self._versions: set[str] = set()
         host = socket.gethostname()
         for name in (host, host.partition(".")[0], socket.getfqdn() if "." in host else host):
-            self.hide(name, "host")
+            self.placeholder(name, "host")
         for name in _own_user_names():
-            self.hide(name, "user")
+            self.placeholder(name, "user")
 
-    def hide(self, word: str, kind: str) -> str:
+    def placeholder(self, word: str, kind: str) -> str:
         """Registers a name for redaction and returns its placeholder. Returns generic names and numbers unchanged."""
         if word in _NOT_REDACTED or not word or word.isdigit():
             return word
@@ -186,25 +186,25 @@ class Redactor:
             self._pattern = None
         return self._words[word]
 
-    def keep(self, version: str | None) -> None:
+    def exempt_version(self, version: str | None) -> None:
         """Exempts a version number from redaction, because it may look like an IP address."""
         self._versions.add(version or "")
 
-    def learn(self, snapshot: Snapshot) -> None:
+    def register_snapshot(self, snapshot: Snapshot) -> None:
         """Registers the names of a snapshot for redaction, and exempts its version numbers."""
-        self.keep(snapshot.instance.driver_version)
+        self.exempt_version(snapshot.instance.driver_version)
         for process in snapshot.processes:
-            self.keep(process.runtime_version)
+            self.exempt_version(process.runtime_version)
         everybody: tuple[Process | EndedProcess, ...] = (*snapshot.processes, *snapshot.ended)
         for one in everybody:
-            self.hide(one.user or "", "user")
+            self.placeholder(one.user or "", "user")
             if one.tag != str(one.pid):
-                self.hide(one.tag, "tag")
+                self.placeholder(one.tag, "tag")
             if len(one.command) >= _SHORTEST:
                 self._words.setdefault(one.command, COMMAND)
         for allocation in snapshot.pod_allocations:
-            self.hide(allocation.pod_name, "pod")
-            self.hide(allocation.pod_namespace, "namespace")
+            self.placeholder(allocation.pod_name, "pod")
+            self.placeholder(allocation.pod_namespace, "namespace")
         self._pattern = None
 
     def text(self, text: str) -> str:
@@ -248,7 +248,7 @@ class Redactor:
         if key == "command":
             return COMMAND if value else value
         if key in _NAME_FIELDS:
-            return self.text(self.hide(value, _NAME_FIELDS[key]))
+            return self.text(self.placeholder(value, _NAME_FIELDS[key]))
         return self.text(value)
 
 

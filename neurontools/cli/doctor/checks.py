@@ -59,7 +59,7 @@ class CheckResult:
 
     area: str  # one of: installed, driver, daemon, host, variables
     level: CheckLevel
-    found: str
+    result: str
     action: str = ""
 
 
@@ -72,7 +72,7 @@ class DoctorContext:
     socket: str | None = None  # None: checks all default sockets
 
     @classmethod
-    def here(cls, socket: str | None) -> DoctorContext:
+    def from_process(cls, socket: str | None) -> DoctorContext:
         """Returns the context with the environment and file trees of this process."""
         return cls(os.environ, Roots.from_environment(os.environ), socket)
 
@@ -128,10 +128,10 @@ def installed_version(distribution: str) -> str | None:
 def required_packages() -> list[str]:
     """Returns the required packages from the metadata of neurontools; empty in a bare checkout."""
     try:
-        wanted = metadata.requires("neurontools") or []
+        requirements = metadata.requires("neurontools") or []
     except metadata.PackageNotFoundError:
         return []
-    return [re.split(r"[ <>=!~;\[(]", text, maxsplit=1)[0] for text in wanted if "extra ==" not in text]
+    return [re.split(r"[ <>=!~;\[(]", text, maxsplit=1)[0] for text in requirements if "extra ==" not in text]
 
 
 def _examine_dependencies() -> Iterator[CheckResult]:
@@ -269,14 +269,16 @@ def _examine_missing_devices(on_bus: int, version: str | None) -> Iterator[Check
 
 def _count_pci_devices(roots: Roots) -> int:
     families = [catalog.load_family(name) for name in catalog.family_names()]
-    wanted = {(f"0x{family.pci.vendor_id}", f"0x{device}") for family in families for device in family.pci.device_ids}
+    neuron_ids = {
+        (f"0x{family.pci.vendor_id}", f"0x{device}") for family in families for device in family.pci.device_ids
+    }
     try:
         names = sorted(os.listdir(roots.pci_devices))[:_MOST_PCI_DEVICES]  # noqa: PTH208
     except OSError:
         return 0
     return sum(
         (read_text(f"{roots.pci_devices}/{name}/vendor", 16), read_text(f"{roots.pci_devices}/{name}/device", 16))
-        in wanted
+        in neuron_ids
         for name in names
     )
 
@@ -319,25 +321,25 @@ def examine_daemons(place: DoctorContext) -> Iterator[CheckResult]:
         answering += any(check.level is CheckLevel.OK for check in checks)
         yield from checks
     if not answering:
-        looked = ", ".join(_socket_candidates(place))
+        candidates = ", ".join(_socket_candidates(place))
         if place.roots.has_devices or place.socket is not None:
             yield CheckResult(
                 DAEMON_AREA,
                 CheckLevel.PROBLEM,
-                f"no daemon answers (tried {looked})",
+                f"no daemon answers (tried {candidates})",
                 "run systemctl enable --now neurond, or start neurond yourself",
             )
         else:
             yield CheckResult(
                 DAEMON_AREA,
                 CheckLevel.NOTE,
-                f"no daemon is running (tried {looked})",
+                f"no daemon is running (tried {candidates})",
                 "neurond --simulate trn1.32xlarge &",
             )
-    for path, what in ((_STATE, "state"), (_CONFIGURATION, "configuration")):
+    for path, content in ((_STATE, "state"), (_CONFIGURATION, "configuration")):
         if Path(path).exists():
             size = f" ({bytes_text(directory_size_bytes(path))})" if Path(path).is_dir() else ""
-            yield CheckResult(DAEMON_AREA, CheckLevel.OK, f"{what} in {path}{size}")
+            yield CheckResult(DAEMON_AREA, CheckLevel.OK, f"{content} in {path}{size}")
 
 
 def first_snapshot(place: DoctorContext) -> Snapshot | None:
@@ -418,14 +420,14 @@ def _examine_snapshot(path: str, latest: Snapshot) -> Iterator[CheckResult]:
         yield CheckResult(DAEMON_AREA, CheckLevel.NOTE, warning)
     if latest.health is None:
         return
-    grave = [finding for finding in latest.health.findings if finding.severity > Severity.NOTICE]
-    for finding in grave[:_MOST_FINDINGS]:
+    warnings = [finding for finding in latest.health.findings if finding.severity > Severity.NOTICE]
+    for finding in warnings[:_MOST_FINDINGS]:
         level = CheckLevel.PROBLEM if finding.severity >= Severity.CRITICAL else CheckLevel.NOTE
         found = f"{health.finding_name(finding)}: {finding_location(finding)}{health.sentence(finding, latest)}"
         yield CheckResult(DAEMON_AREA, level, found, finding.action)
-    if len(grave) > _MOST_FINDINGS:
+    if len(warnings) > _MOST_FINDINGS:
         yield CheckResult(
-            DAEMON_AREA, CheckLevel.NOTE, f"and {len(grave) - _MOST_FINDINGS} more findings", "neuron-ls --health"
+            DAEMON_AREA, CheckLevel.NOTE, f"and {len(warnings) - _MOST_FINDINGS} more findings", "neuron-ls --health"
         )
 
 
@@ -521,8 +523,8 @@ def run_examinations(place: DoctorContext) -> list[CheckResult]:
         try:
             found += examine(place)
         except Exception as error:
-            told = f"the check failed: {type(error).__name__}: {error}"
-            found.append(CheckResult(area, CheckLevel.PROBLEM, told, "please report this"))
+            failure = f"the check failed: {type(error).__name__}: {error}"
+            found.append(CheckResult(area, CheckLevel.PROBLEM, failure, "please report this"))
     return found
 
 
@@ -530,18 +532,18 @@ def report_text(checks: Sequence[CheckResult]) -> str:
     """Returns the report as text: one line for each result, the actions for the user, and a summary."""
     lines = [f"neuron-doctor {__version__}"]
     for check in checks:
-        lines.append(f"{check.area:<{_WIDEST_AREA}}{check.level:<{_WIDEST_LEVEL}}{escape_controls(check.found)}")
+        lines.append(f"{check.area:<{_WIDEST_AREA}}{check.level:<{_WIDEST_LEVEL}}{escape_controls(check.result)}")
         if check.action:
             lines.append(f"{'':<{_WIDEST_AREA + _WIDEST_LEVEL}}do: {escape_controls(check.action)}")
     return "\n".join((*lines, summary_text(checks), ""))
 
 
 def report_json(checks: Sequence[CheckResult]) -> str:
-    told = [
-        {"area": check.area, "level": str(check.level), "found": check.found, "action": check.action or None}
+    documents = [
+        {"area": check.area, "level": str(check.level), "found": check.result, "action": check.action or None}
         for check in checks
     ]
-    return json_text({"version": __version__, "summary": summary_text(checks), "checks": told}, indent=2) + "\n"
+    return json_text({"version": __version__, "summary": summary_text(checks), "checks": documents}, indent=2) + "\n"
 
 
 def summary_text(checks: Sequence[CheckResult]) -> str:

@@ -65,7 +65,7 @@ def _run(arguments: list[str]) -> int:
     exclude_each_other(given, "bundle", "json-output")
     if "yes" in given and "bundle" not in given:
         raise UserError("--yes needs --bundle", EXIT_USAGE)
-    place = DoctorContext.here(given.get("socket"))
+    place = DoctorContext.from_process(given.get("socket"))
     socket_path.configured_socket(place.socket, place.environment)  # raises UserError for an invalid socket path
     checks = run_examinations(place)
     if "bundle" in given:

@@ -99,8 +99,8 @@ def _run_fault(arguments: list[str]) -> int:
         return 0
     verb, *rest = words or [""]
     if verb not in VERBS:
-        what = f"{_excerpt(verb)} is none of" if verb else "say what to do:"
-        raise UserError(f"{what} {', '.join(VERBS)}; see --help", EXIT_USAGE)
+        problem = f"{_excerpt(verb)} is none of" if verb else "say what to do:"
+        raise UserError(f"{problem} {', '.join(VERBS)}; see --help", EXIT_USAGE)
     work = {
         "inject": _inject_fault,
         "list": _list_faults,
@@ -165,11 +165,11 @@ def _run_plan(words: list[str], given: dict[str, str]) -> None:
         hosts = [_ask_daemon(given, lambda path: planned_host("this host", path))]
     else:
         hosts = planned_hosts(hostfile)
-    told = simulate_plan(file, read, hosts)
+    faults = simulate_plan(file, read, hosts)
     if "dry-run" not in given:
-        inject_story(told, hosts)
-    documents = story_documents(told, hosts) if "json" in given else None
-    write_text(story_text(told, hosts) if documents is None else json_text(documents, indent=2) + "\n")
+        inject_plan(faults, hosts)
+    documents = plan_documents(faults, hosts) if "json" in given else None
+    write_text(plan_text(faults, hosts) if documents is None else json_text(documents, indent=2) + "\n")
 
 
 def request_of(kind: str, given: dict[str, str]) -> FaultRequest:
@@ -177,8 +177,8 @@ def request_of(kind: str, given: dict[str, str]) -> FaultRequest:
     exclude_each_other(given, "device", "core", "pid")
     exclude_each_other(given, "after-executions", "after")
     whole = {
-        name: _parse_whole(given[flag], what)
-        for flag, name, what in (
+        name: _parse_whole(given[flag], target)
+        for flag, name, target in (
             ("device", "device_index", "device"),
             ("core", "neuroncore_index", "NeuronCore"),
             ("pid", "pid", "PID"),
@@ -220,9 +220,9 @@ def _ask_daemon(given: dict[str, str], ask: Callable[[str], T]) -> T:
     return ask(socket_path.candidate_sockets(os.environ)[0]) if answer is None else answer
 
 
-def _parse_whole(word: str, what: str) -> int:
+def _parse_whole(word: str, noun: str) -> int:
     if not (word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS):
-        raise UserError(f"{_excerpt(word)} is no {what}; give a whole number from 0", EXIT_USAGE)
+        raise UserError(f"{_excerpt(word)} is no {noun}; give a whole number from 0", EXIT_USAGE)
     return int(word)
 
 
@@ -283,8 +283,8 @@ def planned_host(name: str, socket_path: str) -> PlannedHost:
 def planned_hosts(hostfile: str) -> list[PlannedHost]:
     """Returns the hosts of a hostfile. Raises UserError if an entry is not a Unix socket."""
     found = read_hostfile(hostfile)
-    if found.troubles:
-        raise UserError(f"--hostfile {found.troubles[0]}", EXIT_USAGE)
+    if found.problems:
+        raise UserError(f"--hostfile {found.problems[0]}", EXIT_USAGE)
     for place in found.places:
         if place.reach is not Reach.SOCKET:
             raise UserError(
@@ -301,27 +301,27 @@ def simulate_plan(file: str, plan: FaultPlan, hosts: Sequence[PlannedHost]) -> t
         raise UserError(f"{excerpt(file, 200)}: {error}", EXIT_USAGE) from None
 
 
-def inject_story(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> None:
+def inject_plan(faults: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> None:
     """Sends the planned faults to the daemons, which inject each fault at its planned time."""
     for index, host in enumerate(hosts):
-        requests = [each.request for each in told if each.host_index == index]
+        requests = [each.request for each in faults if each.host_index == index]
         if requests:
             fault_calls.inject(host.socket_path, requests)
 
 
-def story_text(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> str:
+def plan_text(faults: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> str:
     """Returns the planned faults as a text table, one row per fault."""
-    if not told:
+    if not faults:
         return "nothing breaks in this time\n"
     rows = [("AT", "HOST", "DEVICE", "KIND")]
-    for each in told:
+    for each in faults:
         request = each.request
         device = "-" if request.device_index is None else str(request.device_index)
         rows.append((time_text(each.at_seconds), hosts[each.host_index].name, device, request.kind))
     return aligned_table(rows)
 
 
-def story_documents(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> list[dict[str, object]]:
+def plan_documents(faults: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> list[dict[str, object]]:
     """Returns the planned faults as JSON values."""
     return [
         {
@@ -332,7 +332,7 @@ def story_documents(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) 
             "for_seconds": each.request.for_seconds,
             "seed": each.request.seed,
         }
-        for each in told
+        for each in faults
     ]
 
 
@@ -392,7 +392,7 @@ def kind_documents() -> list[dict[str, object]]:
                 "least": kind.amount.least,
                 "most": kind.amount.most,
             },
-            "takes_part": kind.takes_part,
+            "takes_part": kind.accepts_part,
             "source": kind.source or None,
         }
         for kind in KINDS.values()

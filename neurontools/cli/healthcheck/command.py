@@ -104,8 +104,8 @@ def _run_healthcheck(arguments: list[str]) -> int:
 
 
 def _usage_exit_code(arguments: list[str]) -> int:
-    said = "=".join(arguments)  # joined by "=", so that one test matches both "--format nagios" and "--format=nagios"
-    return EXIT_NAGIOS_UNKNOWN if "--format=nagios" in said else EXIT_USAGE
+    typed = "=".join(arguments)  # joined by "=", so that one test matches both "--format nagios" and "--format=nagios"
+    return EXIT_NAGIOS_UNKNOWN if "--format=nagios" in typed else EXIT_USAGE
 
 
 class HealthCheck:
@@ -120,7 +120,7 @@ class HealthCheck:
         self._timeout_seconds = _parse_seconds(
             given.get("timeout"), _TIMEOUTS_SECONDS.get(self._format, _TIMEOUT_SECONDS)
         )
-        self._asked = self._what_is_asked()
+        self._criteria = self._parse_criteria()
 
     def run(self) -> int:
         """Prints the health verdict and returns the exit code."""
@@ -161,7 +161,7 @@ class HealthCheck:
         from neurontools.driver.environment import Roots
 
         if not Roots.from_environment(os.environ).has_devices:
-            return health.no_devices_verdict(self._asked, time())
+            return health.no_devices_verdict(self._criteria, time())
         from neurontools.cli.daemon.private import PrivateDaemon
 
         with PrivateDaemon(None, start_seconds=self._timeout_seconds) as daemon:
@@ -178,24 +178,24 @@ class HealthCheck:
             judged, at_unix_seconds, version = health_reply.read_health(reply)
         except ValueError:
             raise UserError(f"the reply of unix:{path} holds no snapshot; is something else listening there?") from None
-        return health.judge_host(judged, version, at_unix_seconds, self._asked)
+        return health.judge_host(judged, version, at_unix_seconds, self._criteria)
 
-    def _what_is_asked(self) -> "HealthCriteria":
+    def _parse_criteria(self) -> "HealthCriteria":
         from neurontools.model import health
         from neurontools.model.finding import Severity
         from neurontools.model.health import HealthCriteria
 
         given = self._given
-        whose = _parse_word(given, "problems", PROBLEMS, "node" if self._format in ("npd", "slurm") else "all")
-        owners = tuple(health.Owner) if whose == "all" else (health.Owner(whose),)
+        owner_word = _parse_word(given, "problems", PROBLEMS, "node" if self._format in ("npd", "slurm") else "all")
+        owners = tuple(health.Owner) if owner_word == "all" else (health.Owner(owner_word),)
         names = None
         if "only" in given:
             names = tuple(name.strip().upper() for name in given["only"].split(","))
             for name in names:
                 if name not in health.FINDING_NAMES:
-                    known = ", ".join(health.FINDING_NAMES)
+                    every = ", ".join(health.FINDING_NAMES)
                     raise UserError(
-                        f"--only: {_excerpt(name)} is not the name of a finding; the names: {known}", EXIT_USAGE
+                        f"--only: {_excerpt(name)} is not the name of a finding; the names: {every}", EXIT_USAGE
                     )
         level = Severity[_parse_word(given, "level", LEVELS, "warning").upper()]
         return HealthCriteria(level, owners, names, _parse_device_count(given.get("expect")))

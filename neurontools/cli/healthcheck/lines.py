@@ -15,7 +15,7 @@ from neurontools.util.errors import EXIT_NAGIOS_UNKNOWN
 from neurontools.util.terminal import escape_controls, truncate
 
 NO_ERROR = "Neuron has no error"
-NOT_KNOWN = "Neuron health is not known: "
+HEALTH_UNKNOWN = "Neuron health is not known: "
 HAS_ERROR = "NeuronHasError_"  # prefix of the error name, as AWS's detector writes it
 _MOST_NPD_CHARACTERS = 500
 _EXIT_CODES = {True: 0, False: 1, None: 2}
@@ -45,7 +45,7 @@ def _json_verdict(verdict: HostVerdict) -> tuple[str, int]:
 def _npd_verdict(verdict: HostVerdict) -> tuple[str, int]:
     if verdict.is_healthy:
         return NO_ERROR, 0
-    named = f"{HAS_ERROR}{health.finding_name(verdict.findings[0])}: " if verdict.findings else NOT_KNOWN
+    named = f"{HAS_ERROR}{health.finding_name(verdict.findings[0])}: " if verdict.findings else HEALTH_UNKNOWN
     return truncate(_one_line(named + verdict.sentence), _MOST_NPD_CHARACTERS), _EXIT_CODES[verdict.is_healthy]
 
 

@@ -50,15 +50,15 @@ def apply_verdict(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int
     name = given.get("node") or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     if not _NODE_NAME.fullmatch(name):
         raise UserError(f"{excerpt(name, 60)} is not the name of a node; give one with --node NAME", EXIT_USAGE)
-    told = f"{severity_word(verdict)}: {escape_controls(verdict.sentence)}"
+    reason = f"{severity_word(verdict)}: {escape_controls(verdict.sentence)}"
     try:
         done = _update_node(name, _read_node(name), verdict, given)
     except ScontrolMissing:
-        return f"{told} [no scontrol here: nothing done]", 0
+        return f"{reason} [no scontrol here: nothing done]", 0
     except UserError as error:
         write_stderr(f"neuron-healthcheck: {error}")
-        return f"{told} [Slurm could not be asked: nothing done]", EXIT_FAILURE
-    return f"{told} [{done}]", 0
+        return f"{reason} [Slurm could not be asked: nothing done]", EXIT_FAILURE
+    return f"{reason} [{done}]", 0
 
 
 def drain_reason(verdict: HostVerdict) -> str:
@@ -96,14 +96,14 @@ def _update_node(name: str, node: SlurmNode, verdict: HostVerdict, given: dict[s
 
 
 def _read_node(name: str) -> SlurmNode:
-    told = _scontrol("show", "node", name)
-    state = re.search(r"^\s*State=(\S+)", told, re.MULTILINE)
+    output = _scontrol("show", "node", name)
+    state = re.search(r"^\s*State=(\S+)", output, re.MULTILINE)
     if state is None:
         raise UserError(f"scontrol show node {name}: says no state; is the node's name right (--node NAME)?")
-    reason = re.search(r"^\s*Reason=(.*)$", told, re.MULTILINE)
+    reason = re.search(r"^\s*Reason=(.*)$", output, re.MULTILINE)
     flags = {flag.rstrip("*$#~%@^!-") for flag in state[1].split("+")}
-    said = re.sub(r" \[[^\[\]]*@[^\[\]]*\]$", "", reason[1].strip()) if reason else ""
-    return SlurmNode("DRAIN" in flags, said)
+    reason_text = re.sub(r" \[[^\[\]]*@[^\[\]]*\]$", "", reason[1].strip()) if reason else ""
+    return SlurmNode("DRAIN" in flags, reason_text)
 
 
 def _scontrol(*arguments: str) -> str:

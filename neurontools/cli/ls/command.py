@@ -109,13 +109,13 @@ def _choose_query(given: dict[str, str]) -> "DeviceListQuery | ScriptQuery | End
 class DeviceListQuery:
     """Requests the rendered device list from a daemon."""
 
-    __slots__ = ("_deadline", "_devices", "_given", "_is_seen", "_logical_neuroncore_config")
+    __slots__ = ("_deadline", "_devices", "_given", "_is_observer", "_logical_neuroncore_config")
     exit_code = 0
     interval_seconds: float | None = None  # seconds between snapshots of a private daemon; None: its default
 
     def __init__(self, given: dict[str, str]) -> None:
         self._devices = _device_selection(given)
-        self._is_seen = "show-all-procs" in given
+        self._is_observer = "show-all-procs" in given
         self._given = given
         self._logical_neuroncore_config = _logical_neuroncore_config()
         self._deadline = 0.0
@@ -126,7 +126,7 @@ class DeviceListQuery:
 
         self._deadline = monotonic() + TIMEOUT_SECONDS
         connection = None
-        if self._is_seen:
+        if self._is_observer:
             from neurontools.cli.daemon.connection import attach_observer
 
             connection = attach_observer(path)
@@ -182,8 +182,8 @@ class DeviceListQuery:
             index_of = {device["bdf"]: device["neuron_device"] for device in devices if device["bdf"]}
             for bdf in self._devices.bdfs:
                 if bdf not in index_of:
-                    known = ", ".join(sorted(index_of)) or "none known; give an index"
-                    raise UserError(f"no device at {bdf} on this host; its PCI addresses: {known}", EXIT_NOT_FOUND)
+                    names = ", ".join(sorted(index_of)) or "none known; give an index"
+                    raise UserError(f"no device at {bdf} on this host; its PCI addresses: {names}", EXIT_NOT_FOUND)
                 indices.add(index_of[bdf])
         return sorted(indices)
 
@@ -259,8 +259,8 @@ def _indices_of_bdfs(selection: "DeviceSelection", devices: "tuple[Device, ...]"
     index_of = {device.bdf: device.index for device in devices if device.bdf and "bdf" not in device.inferred_fields}
     for bdf in selection.bdfs:
         if bdf not in index_of:
-            known = ", ".join(sorted(index_of)) or "none known; give an index"
-            raise UserError(f"no device at {bdf} on this host; its PCI addresses: {known}", EXIT_NOT_FOUND)
+            names = ", ".join(sorted(index_of)) or "none known; give an index"
+            raise UserError(f"no device at {bdf} on this host; its PCI addresses: {names}", EXIT_NOT_FOUND)
     return [index_of[bdf] for bdf in selection.bdfs]
 
 

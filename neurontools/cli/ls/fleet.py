@@ -32,13 +32,13 @@ def print_fleet(given: dict[str, str]) -> int:
     with feed:
         feed.start()
         feed.wait_settled()
-        states, jobs, troubles = feed.states, feed.jobs, (*wrong, *feed.notes)
-    for trouble in troubles:
-        write_stderr(f"neuron-ls: {trouble}")
+        states, jobs, problems = feed.states, feed.jobs, (*wrong, *feed.notes)
+    for problem in problems:
+        write_stderr(f"neuron-ls: {problem}")
     if "json-output" in given:
         now = time.monotonic()
-        made = document(by_name(states), now, time.time(), troubles, jobs=jobs)
-        write_text(document_json(made, indent=2) + "\n")
+        fleet_document = document(by_name(states), now, time.time(), problems, jobs=jobs)
+        write_text(document_json(fleet_document, indent=2) + "\n")
     elif "health" in given:
         write_text(fleet_health_text(states))
     else:
@@ -51,7 +51,7 @@ def print_fleet(given: dict[str, str]) -> int:
 def fleet_table(states: Sequence[HostState]) -> str:
     """Returns a table with one row per host; `-` marks an unknown value."""
 
-    def of(name: str) -> Column[HostState]:
+    def count_column(name: str) -> Column[HostState]:
         title = (
             ("NEURON", f"CORES {name.partition('_')[0].upper()}") if name != "neuroncore_count" else ("NEURON", "CORES")
         )
@@ -65,9 +65,9 @@ def fleet_table(states: Sequence[HostState]) -> str:
         Column[HostState](
             ("NEURON", "DEVICES"), lambda state: str(len(state.summary.devices)) if state.summary else "-"
         ),
-        of("neuroncore_count"),
-        of("held_neuroncore_count"),
-        of("free_neuroncore_count"),
+        count_column("neuroncore_count"),
+        count_column("held_neuroncore_count"),
+        count_column("free_neuroncore_count"),
         Column[HostState](("HEALTH", ""), health_word),
         Column[HostState](
             ("DRIVER", "VERSION"),
@@ -80,7 +80,7 @@ def fleet_table(states: Sequence[HostState]) -> str:
 def health_word(state: HostState) -> str:
     """Returns the highest severity among a host's findings, or why its health is unknown."""
     if state.link is not HostLink.LIVE:
-        return escape_controls(state.trouble or "no answer in time")
+        return escape_controls(state.loss_reason or "no answer in time")
     return "not known" if state.severity is None else state.severity.name.lower()
 
 
@@ -91,7 +91,7 @@ def fleet_health_text(states: Sequence[HostState]) -> str:
         name = state.place.name
         found = state.summary
         if state.link is not HostLink.LIVE or found is None:
-            lines.append(f"{name}: not known: {state.trouble or 'no answer in time'}")
+            lines.append(f"{name}: not known: {state.loss_reason or 'no answer in time'}")
             continue
         if not found.is_judged:
             lines.append(f"{name}: not known: neurond {found.daemon_version} makes no verdicts")

@@ -161,8 +161,8 @@ class ScriptQuery:
                 raise UserError(f"no device {index} on this host; it has {devices_text(there)}", EXIT_NOT_FOUND)
         for bdf in self._devices.bdfs:
             if bdf not in by_bdf:
-                known = ", ".join(sorted(by_bdf)) or "none known; give an index"
-                raise UserError(f"no device at {bdf} on this host; its PCI addresses: {known}", EXIT_NOT_FOUND)
+                names = ", ".join(sorted(by_bdf)) or "none known; give an index"
+                raise UserError(f"no device at {bdf} on this host; its PCI addresses: {names}", EXIT_NOT_FOUND)
         return (*self._devices.indices, *(by_bdf[bdf] for bdf in self._devices.bdfs))
 
 
@@ -221,7 +221,7 @@ class EndedQuery:
         with Client(path) as client:
             ended = client.ended(asked_since)
         since = max(asked_since, ended.known_since_unix_seconds)
-        chosen = [process for process in ended.processes if self._is_asked_for(process)]
+        chosen = [process for process in ended.processes if self._is_chosen(process)]
         report = EndedReport(chosen, since, self._user)
         if self._is_json or (self._format is not None and self._format.is_json):
             return ended_json(report)
@@ -236,7 +236,7 @@ class EndedQuery:
             EXIT_NO_DAEMON,
         )
 
-    def _is_asked_for(self, process: EndedProcess) -> bool:
+    def _is_chosen(self, process: EndedProcess) -> bool:
         return self._user is None or self._user in (process.user, str(process.uid))
 
 
@@ -294,14 +294,14 @@ class LoopQuery(ScriptQuery):
                         self._print(snapshot)
                         if self._done == self._times:
                             return ""
-                    trouble = f"the monitor daemon at {display_address(path)} has ended"
+                    problem = f"the monitor daemon at {display_address(path)} has ended"
                 except (NoDaemon, TimedOut) as error:
                     if not self._done:
                         raise
-                    trouble = str(error)
+                    problem = str(error)
                 if not is_lost:
                     is_lost = True
-                    write_stderr(f"neuron-ls: {trouble}; waiting until it is back")
+                    write_stderr(f"neuron-ls: {problem}; waiting until it is back")
                 sleep(_AGAIN_SECONDS)
 
     def _print(self, snapshot: Snapshot) -> None:
@@ -312,12 +312,12 @@ class LoopQuery(ScriptQuery):
             text = streamed_query_text(self._fields, rows, self._format, is_first=not self._done)
         else:
             text = loop_rows(rows)
-            if self._wants_header(len(rows)):
+            if self._needs_header(len(rows)):
                 text = loop_header(snapshot) + text
         write_text(text)
         self._done += 1
 
-    def _wants_header(self, lines: int) -> bool:
+    def _needs_header(self, lines: int) -> bool:
         """Returns whether to print the header: at the start, and on a terminal before the last header scrolls away."""
         before = self._lines_since_header
         if before is not None:

@@ -25,7 +25,7 @@ from neurontools.exporters.monitor.record_types import Record
 from neurontools.exporters.monitor.recorder import MonitorRecorder, group_periods
 from neurontools.model import Snapshot
 from neurontools.rpc.socket_path import display_address
-from neurontools.util.command_lifecycle import ReaderGone, run_command, write_document, write_stderr, write_text
+from neurontools.util.command_lifecycle import OutputClosed, run_command, write_document, write_stderr, write_text
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.util.formats import json_text
 
@@ -99,7 +99,7 @@ def _run_monitor(arguments: list[str]) -> int:
         return 0
     verbosity = _parse_verbosity(given)
     file = given.get("config-file")
-    configuration = MonitorConfiguration.everything() if file is None else read_configuration(file)
+    configuration = MonitorConfiguration.default() if file is None else read_configuration(file)
     for problem in configuration.problems:
         write_stderr(f"{_COMMAND}: {file}: {problem}")
     if "check-config" in given:
@@ -129,7 +129,7 @@ class RecordOutput:
         self.written = 0
 
     def write(self, record: Record) -> None:
-        """Writes a record unbuffered. Raises ReaderGone if the reader has closed the pipe."""
+        """Writes a record unbuffered. Raises OutputClosed if the reader has closed the pipe."""
         line = json_text(record).encode() + b"\n"
         write_document(line)
         self.written += 1
@@ -159,8 +159,8 @@ def replay(file: str, configuration: MonitorConfiguration, output: RecordOutput,
             if recorder is None or snapshot.taken_at_seconds < last_seconds:  # the host rebooted
                 recorder = MonitorRecorder(configuration, snapshot.taken_at_seconds)
             last_seconds = snapshot.taken_at_seconds
-            if recorder.fits(snapshot):
-                output.write(recorder.make(snapshot))
+            if recorder.accepts(snapshot):
+                output.write(recorder.next_record(snapshot))
     if reader.trouble:
         write_stderr(f"{_COMMAND}: {reader.trouble}")
         return EXIT_FAILURE
@@ -177,13 +177,13 @@ class RecordStream:
         self._is_lost = False
 
     def run(self, first: Snapshot, count: int | None) -> None:
-        """Writes `count` records (None: endlessly), the first at once. Raises ReaderGone if the pipe is closed."""
+        """Writes `count` records (None: endlessly), the first at once. Raises OutputClosed if the pipe is closed."""
         recorder = MonitorRecorder(self._configuration, first.taken_at_seconds)
         for period_seconds in recorder.periods_seconds:
-            past = self._past(period_seconds)
+            past = self._past_snapshot(period_seconds)
             if past is not None and past.taken_at_seconds < first.taken_at_seconds:
                 recorder.begin(past, period_seconds)
-        self._output.write(recorder.make(first))
+        self._output.write(recorder.next_record(first))
         interval_seconds = first.interval_seconds
         if recorder.periods_seconds and recorder.periods_seconds[0] < interval_seconds:
             self._output.write_stderr(
@@ -194,9 +194,9 @@ class RecordStream:
         while count is None or self._output.written < count:
             _sleep_until(recorder.next_seconds + _LATE_SECONDS)
             try:
-                latest = self._fitting(recorder, interval_seconds)
+                latest = self._next_snapshot(recorder, interval_seconds)
             except UserError as error:
-                self._tell_lost(error)
+                self._report_lost(error)
                 outage = recorder.make_outage(str(error), monotonic())
                 if outage is not None:
                     self._output.write(outage)
@@ -207,27 +207,27 @@ class RecordStream:
                     1, f"the monitor daemon at {display_address(self._snapshots.socket_path)} is back"
                 )
             interval_seconds = latest.interval_seconds
-            self._output.write(recorder.make(latest))
+            self._output.write(recorder.next_record(latest))
 
-    def _past(self, age_seconds: float) -> Snapshot | None:
+    def _past_snapshot(self, age_seconds: float) -> Snapshot | None:
         try:
             return self._snapshots.past(age_seconds)
         except UserError:  # if the failure persists, the records report it
             return None
 
-    def _fitting(self, recorder: MonitorRecorder, interval_seconds: float) -> Snapshot:
+    def _next_snapshot(self, recorder: MonitorRecorder, interval_seconds: float) -> Snapshot:
         """Returns the snapshot for the next record; an old snapshot if the daemon makes no new one in time."""
         deadline = monotonic() + _PATIENCE_INTERVALS * interval_seconds
         while True:
             latest = self._snapshots.latest()
             now = monotonic()
-            if recorder.fits(latest) or now >= deadline:
+            if recorder.accepts(latest) or now >= deadline:
                 return latest
             # The daemon takes its next snapshot one interval after the latest. Retries soon if it is overdue.
             expected = latest.taken_at_seconds + latest.interval_seconds + _LATE_SECONDS
             _sleep_until(min(expected, deadline) if expected > now else now + _AGAIN_SECONDS)
 
-    def _tell_lost(self, error: UserError) -> None:
+    def _report_lost(self, error: UserError) -> None:
         if not self._is_lost:
             self._is_lost = True
             self._output.write_stderr(1, f"{error}; going on")
@@ -250,19 +250,19 @@ def _interval_seconds(configuration: MonitorConfiguration) -> float:
 
 
 def _open_snapshots(path: str, stack: ExitStack) -> tuple[DaemonSnapshots, Snapshot]:
-    snapshots = DaemonSnapshots(path, is_seen=True)
+    snapshots = DaemonSnapshots(path, is_observer=True)
     stack.callback(snapshots.close)
     return snapshots, snapshots.latest()
 
 
 def _sleep_until(seconds: float) -> None:
-    """Sleeps until a CLOCK_MONOTONIC time. Raises ReaderGone as soon as the reader of standard output closes it."""
+    """Sleeps until a CLOCK_MONOTONIC time. Raises OutputClosed as soon as the reader of standard output closes it."""
     poll = select.poll()
     poll.register(_STDOUT, 0)  # poll always reports POLLERR
     while (remaining_seconds := seconds - monotonic()) > 0:
         for _, event in poll.poll(remaining_seconds * 1000):
             if event & (select.POLLERR | select.POLLNVAL):
-                raise ReaderGone
+                raise OutputClosed
             poll.modify(_STDOUT, 0)
             break
 
@@ -286,9 +286,9 @@ def _parse_count(given: dict[str, str]) -> int | None:
 def _configuration_report(configuration: MonitorConfiguration, file: str | None) -> str:
     lines = [f"{file or 'without a file'}: the configuration is valid"]
     for index, selection in enumerate(configuration.runtimes):
-        of = f"tags that match {selection.tag_filter.pattern!r}" if selection.tag_filter else "all tags"
+        tags_text = f"tags that match {selection.tag_filter.pattern!r}" if selection.tag_filter else "all tags"
         lines += [
-            f"  neuron_runtimes[{index}], {of}: {group.type} every {_seconds_text(group.period_seconds)}"
+            f"  neuron_runtimes[{index}], {tags_text}: {group.type} every {_seconds_text(group.period_seconds)}"
             for group in selection.metrics
         ]
     lines += [

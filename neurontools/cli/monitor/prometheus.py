@@ -20,7 +20,7 @@ from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 
 DEFAULT_PORT = 8000
 MAX_LINE_BYTES = 64 * 2**20
-MAX_TOLD = 1000
+MAX_REPORTED = 1000
 _COMMAND = "neuron-monitor-prometheus"
 
 OPTIONS = (
@@ -54,7 +54,7 @@ class RecordExposition:
         self._expositions = {kind: Exposition(openmetrics=kind) for kind in (False, True)}
         self._texts: dict[bool, CompressibleDocument] = {}  # rendered metrics of the latest record
 
-    def take_line(self, line: bytes) -> list[RecordProblem]:
+    def add_line(self, line: bytes) -> list[RecordProblem]:
         """Adds one line, a JSON record of neuron-monitor. Returns the problems found in the record."""
         try:
             record = json.loads(line)
@@ -89,17 +89,17 @@ def _run_prometheus(arguments: list[str]) -> int:
         return 0
     exposed = RecordExposition()
     _serve(exposed, given.get("address", ""), _parse_port(given.get("port")))
-    told: set[str] = set()
+    reported: set[str] = set()
     source = open(0, "rb", closefd=False)  # noqa: SIM115 - sys.stdin is None where it was closed
     while line := source.readline(MAX_LINE_BYTES):
-        for problem in exposed.take_line(line):
+        for problem in exposed.add_line(line):
             if (
-                problem.what not in told
+                problem.description not in reported
             ):  # one message per kind of problem, so that a lasting error does not fill the log
-                told.add(problem.what)
-                write_stderr(f"{_COMMAND}: {problem.what}: {problem.detail}")
-        if len(told) > MAX_TOLD:
-            told.clear()
+                reported.add(problem.description)
+                write_stderr(f"{_COMMAND}: {problem.description}: {problem.detail}")
+        if len(reported) > MAX_REPORTED:
+            reported.clear()
         if "enable-k8s-info" in given:
             write_document(line)
     return 0

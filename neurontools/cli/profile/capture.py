@@ -38,26 +38,26 @@ _MAX_NAMES = 5
 class _IncomingProfile:
     """A profile that a process is sending, and the temporary file that receives it."""
 
-    asked: RequestedProfile
+    request: RequestedProfile
     draft: Path
     file: int
     size_bytes: int = 0
-    trouble: UserError | None = None
-    heard_at: float = field(default_factory=time.monotonic)
+    error: UserError | None = None
+    received_at: float = field(default_factory=time.monotonic)
 
-    def take(self) -> bool:
+    def receive(self) -> bool:
         """Writes the next received chunk to the file. Returns False after the last chunk or an error of the sender."""
         try:
-            part = self.asked.read(0)
+            part = self.request.read(0)
         except TimeoutError:
             return True
         except UserError as error:
-            self.trouble = error
+            self.error = error
             return False
-        self.heard_at = time.monotonic()
+        self.received_at = time.monotonic()
         self.size_bytes += len(part)
         if self.size_bytes > MAX_FILE_BYTES:
-            self.trouble = UserError(f"PID {self.asked.pid}: more than a profile has; ask for fewer --seconds")
+            self.error = UserError(f"PID {self.request.pid}: more than a profile has; ask for fewer --seconds")
             return False
         rest = memoryview(part)
         while rest:
@@ -84,12 +84,12 @@ def _check_daemon(at: str) -> str:
     return at
 
 
-def _pids_of_job(at: str, wanted: str) -> list[int]:
+def _pids_of_job(at: str, job_text: str) -> list[int]:
     """Returns the PIDs of the job with this name, or of the only job whose name contains it."""
     with Client(at) as daemon:
         jobs = _pids_by_job(daemon.snapshot())
-    shown = excerpt(wanted, 60)
-    found = [name for name in jobs if name == wanted] or [name for name in jobs if wanted in name]
+    shown = excerpt(job_text, 60)
+    found = [name for name in jobs if name == job_text] or [name for name in jobs if job_text in name]
     if not found:
         there = ", ".join(list(jobs)[:_MAX_NAMES]) or "none"
         raise UserError(f"no job {shown} holds NeuronCores here; there is: {there}; or give --pid", EXIT_NOT_FOUND)
@@ -126,10 +126,10 @@ def _start_captures(
         raise _write_error(directory, error) from None
     steps, seconds = options.requested_steps(given), options.requested_seconds(given)
     for pid, (draft, file) in zip(pids, drafts, strict=True):
-        asked = stack.enter_context(RequestedProfile.ask(at, pid, seconds, steps))
-        arriving.append(_IncomingProfile(asked, draft, file))
+        requested = stack.enter_context(RequestedProfile.request(at, pid, seconds, steps))
+        arriving.append(_IncomingProfile(requested, draft, file))
     for each in arriving:
-        each.asked.taken(_ANSWER_SECONDS)
+        each.request.wait_accepted(_ANSWER_SECONDS)
     return arriving
 
 
@@ -139,18 +139,18 @@ def _receive_profiles(arriving: Sequence[_IncomingProfile], directory: Path) -> 
     while open_:
         poll = select.poll()
         for each in open_:
-            poll.register(each.asked.channel, select.POLLIN)
-        oldest = min(each.heard_at for each in open_)
+            poll.register(each.request.channel, select.POLLIN)
+        oldest = min(each.received_at for each in open_)
         ready = {descriptor for descriptor, _ in poll.poll(max(0.0, oldest + _SILENT_SECONDS - time.monotonic()) * 1e3)}
         for each in tuple(open_):
             try:
-                if each.asked.channel.fileno() in ready or each.asked.has_more:
-                    is_over = not each.take()
+                if each.request.channel.fileno() in ready or each.request.has_more:
+                    is_over = not each.receive()
                 else:
-                    is_over = time.monotonic() - each.heard_at >= _SILENT_SECONDS
+                    is_over = time.monotonic() - each.received_at >= _SILENT_SECONDS
                     if is_over:
-                        told = f"PID {each.asked.pid} has said nothing for {_SILENT_SECONDS:.0f} s"
-                        each.trouble = UserError(f"{told}; look whether it is stopped", EXIT_TIMED_OUT)
+                        problem = f"PID {each.request.pid} has said nothing for {_SILENT_SECONDS:.0f} s"
+                        each.error = UserError(f"{problem}; look whether it is stopped", EXIT_TIMED_OUT)
             except OSError as error:
                 raise _write_error(directory, error) from None
             if is_over:
@@ -162,19 +162,19 @@ def _finish_captures(arriving: Sequence[_IncomingProfile], directory: Path, run:
     exit_code, profiles = 0, []
     for each in arriving:
         profile, path = _keep_profile(each, directory, run)
-        if profile is not None and not profile.state.has_ended and each.trouble is None:
-            each.trouble = UserError(
-                f"PID {each.asked.pid} ended in the middle; its profile goes until a second before"
+        if profile is not None and not profile.state.has_ended and each.error is None:
+            each.error = UserError(
+                f"PID {each.request.pid} ended in the middle; its profile goes until a second before"
             )
-        if each.trouble is not None:
-            write_stderr(f"neuron-profile: {each.trouble}")
-            exit_code = exit_code or each.trouble.exit_code
+        if each.error is not None:
+            write_stderr(f"neuron-profile: {each.error}")
+            exit_code = exit_code or each.error.exit_code
         if profile is None:
             continue
         profiles.append(profile)
         counted = profile.state.recorded
         counts = f"{counted.get('steps', 0)} steps, {counted.get('executions', 0)} executions"
-        write_stderr(f"neuron-profile: PID {each.asked.pid}: {counts}, {bytes_text(each.size_bytes)}")
+        write_stderr(f"neuron-profile: PID {each.request.pid}: {counts}, {bytes_text(each.size_bytes)}")
         write_text(f"{path}\n")
     try:
         for profile in profiles:
@@ -195,7 +195,7 @@ def _keep_profile(arrived: _IncomingProfile, directory: Path, run: str) -> tuple
     try:
         profile = read_profile(arrived.draft)
     except UserError as error:
-        arrived.trouble = arrived.trouble or UserError(f"PID {arrived.asked.pid} sent no profile ({error})")
+        arrived.error = arrived.error or UserError(f"PID {arrived.request.pid} sent no profile ({error})")
         return None, directory
     path = directory / f"{worker_name(profile.metadata)}.{run}{SUFFIX}"
     try:

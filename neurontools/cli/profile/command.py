@@ -29,10 +29,10 @@ class ProfileLoader:
 
     exit_code: int = 0
 
-    def report(self, where: str, wanted: frozenset[int]) -> RunReport:
+    def report(self, where: str, ranks: frozenset[int]) -> RunReport:
         """Returns the report on a profile file, or on the latest run in a directory.
 
-        `wanted` selects ranks; empty selects all. Skips unreadable files with a message. Raises UserError if no file is
+        `ranks` selects ranks; empty selects all. Skips unreadable files with a message. Raises UserError if no file is
         readable or a selected rank is missing.
         """
         from neurontools.profile.analysis.report import latest_run
@@ -49,25 +49,25 @@ class ProfileLoader:
         if not profiles:
             raise failures[0]
         for failure in failures:
-            self._tell(str(failure))
+            self._report_error(str(failure))
         found, profiles = len(profiles), latest_run(profiles)
         if found > len(profiles):
             older = f"{found - len(profiles)} profile(s) of earlier runs are left out; name a file to see that one"
             write_stderr(f"neuron-profile: {escape_controls(where[:200])}: {older}")
-        missing = wanted - {each.metadata.rank for each in profiles}
+        missing = ranks - {each.metadata.rank for each in profiles}
         if missing:
             there = ranges_text(each.metadata.rank for each in profiles)
-            told = f"no profile of rank {ranges_text(missing)}; it has those of rank {there}"
-            raise UserError(f"{escape_controls(where[:200])}: {told}", EXIT_NOT_FOUND)
-        made = build_report([each for each in profiles if not wanted or each.metadata.rank in wanted])
-        for rank in made.ranks:
+            problem = f"no profile of rank {ranges_text(missing)}; it has those of rank {there}"
+            raise UserError(f"{escape_controls(where[:200])}: {problem}", EXIT_NOT_FOUND)
+        run_report = build_report([each for each in profiles if not ranks or each.metadata.rank in ranks])
+        for rank in run_report.ranks:
             if rank.incomplete_reason:
-                self._tell(
+                self._report_error(
                     f"{escape_controls(where[:200])}: the profile of rank {rank.number} {rank.incomplete_reason}"
                 )
-        return made
+        return run_report
 
-    def _tell(self, text: str) -> None:
+    def _report_error(self, text: str) -> None:
         write_stderr(f"neuron-profile: {text}")
         self.exit_code = EXIT_FAILURE
 
@@ -87,8 +87,8 @@ def write_html_report(where: str, given: dict[str, str]) -> int:
     try:
         Path(path).write_bytes(content)
     except OSError as error:
-        told = f"--output {escape_controls(path[:200])}: {error.strerror}; name a file that can be written"
-        raise UserError(told, EXIT_FAILURE) from error
+        problem = f"--output {escape_controls(path[:200])}: {error.strerror}; name a file that can be written"
+        raise UserError(problem, EXIT_FAILURE) from error
     write_stderr(f"neuron-profile: {path}: {bytes_text(len(content))}; open it in any browser")
     return reading.exit_code
 
@@ -109,8 +109,8 @@ def run_viewer(where: str, port: int) -> NoReturn:
             f"{shown}: there is no such directory; give one that neuron-run --profile wrote", EXIT_NOT_FOUND
         )
     if not any(directory.joinpath(*_PLUGIN).glob("*/*.xplane.pb")):
-        told = f"no {'/'.join(_PLUGIN)}/*/*.xplane.pb in it"
-        raise UserError(f"{shown}: {told}; give a directory that neuron-run --profile wrote", EXIT_NOT_FOUND)
+        problem = f"no {'/'.join(_PLUGIN)}/*/*.xplane.pb in it"
+        raise UserError(f"{shown}: {problem}; give a directory that neuron-run --profile wrote", EXIT_NOT_FOUND)
     own = Path(sys.executable).parent
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), str(own)))
     for name, arguments, remark in (

@@ -83,11 +83,11 @@ def check_options(given: dict[str, str], words: list[str]) -> None:
     """Raises UserError for an unknown action, or for options or paths that the action does not take."""
     action, *paths = words or [""]
     if action not in ACTIONS:
-        what = f"there is no action {_excerpt(action)}" if action else "what is it to do?"
-        raise UserError(f"{what}; give one of {', '.join(ACTIONS)}, such as: neuron-profile show DIR", EXIT_USAGE)
+        problem = f"there is no action {_excerpt(action)}" if action else "what is it to do?"
+        raise UserError(f"{problem}; give one of {', '.join(ACTIONS)}, such as: neuron-profile show DIR", EXIT_USAGE)
     if len(paths) != _PATH_COUNTS[action]:
-        wanted = _PATHS[_PATH_COUNTS[action]]
-        raise UserError(f"{action} takes {wanted} of profiles, not {len(paths)}; see --help", EXIT_USAGE)
+        path_count_text = _PATHS[_PATH_COUNTS[action]]
+        raise UserError(f"{action} takes {path_count_text} of profiles, not {len(paths)}; see --help", EXIT_USAGE)
     foreign = [f"--{name}" for name in given if name not in _OPTIONS_BY_ACTION[action]]
     if foreign:
         raise UserError(f"{' and '.join(foreign)}: not for {action}; see --help", EXIT_USAGE)
@@ -143,8 +143,8 @@ def requested_seconds(given: dict[str, str]) -> float:
     except ValueError:
         value = 0.0
     if not SHORTEST_SECONDS <= value <= LONGEST_SECONDS:
-        told = f"--seconds {_excerpt(text)}: give a number from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}"
-        raise UserError(told, EXIT_USAGE)
+        problem = f"--seconds {_excerpt(text)}: give a number from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}"
+        raise UserError(problem, EXIT_USAGE)
     return value
 
 

@@ -155,12 +155,12 @@ def _run_neuron_run(arguments: list[str]) -> int:
         environment.pop(summary.DIRECTORY, None)
         if directory is not None:
             environment[summary.DIRECTORY] = str(directory)
-        look: Callable[[], None] = _no_poll
+        poll: Callable[[], None] = _no_poll
         if longest_wait_seconds is not None:
             from neurontools.cli.run.wait import CoreQueueTurn
 
-            look = stack.enter_context(CoreQueueTurn(longest_wait_seconds, workers or 1, environment)).end_when_taken
-        return _run_script(_script_command(given, workers, script), given, environment, directory, look, estimates)
+            poll = stack.enter_context(CoreQueueTurn(longest_wait_seconds, workers or 1, environment)).end_when_owned
+        return _run_script(_script_command(given, workers, script), given, environment, directory, poll, estimates)
 
 
 def _estimate_request(given: dict[str, str]) -> EstimateRequest | None:
@@ -173,10 +173,10 @@ def _estimate_request(given: dict[str, str]) -> EstimateRequest | None:
     samples = parse_count(given, "samples", 10**15)
     if samples == 0:
         raise UserError("--samples 0: no samples; give as many as an epoch has", EXIT_USAGE)
-    made = EstimateRequest.of(given, samples)
+    request = EstimateRequest.from_options(given, samples)
     if choose_daemon(given, os.environ, reads_only=False) == (None, None):
-        given["simulate"] = made.instance_types[0]
-    return made
+        given["simulate"] = request.instance_types[0]
+    return request
 
 
 def _print_advice(given: dict[str, str], document: dict[str, Any]) -> None:
@@ -188,9 +188,9 @@ def _print_advice(given: dict[str, str], document: dict[str, Any]) -> None:
 
     found = find_advice(document, _ignored_rules(given))
     document["advice"] = [each.document() for each in found]
-    told = format_advice(found, None if "advise" in given else _MOST_ADVICE)
-    if told and ("advise" in given or "quiet" not in given):
-        write_stderr_lines("\n" + told.rstrip("\n"))
+    text = format_advice(found, None if "advise" in given else _MOST_ADVICE)
+    if text and ("advise" in given or "quiet" not in given):
+        write_stderr_lines("\n" + text.rstrip("\n"))
     elif "advise" in given:
         write_stderr_lines("\nadvice: nothing found, or fewer than ten steps")
 
@@ -236,20 +236,20 @@ def _run_script(
     given: dict[str, str],
     environment: dict[str, str],
     directory: Path | None,
-    look: Callable[[], None],
+    poll: Callable[[], None],
     estimates: EstimateRequest | None,
 ) -> int:
-    """Runs the script, prints the summary and returns the exit code. Calls `look` repeatedly meanwhile."""
+    """Runs the script, prints the summary and returns the exit code. Calls `poll` repeatedly meanwhile."""
     began, began_ns = monotonic(), time_ns()
     with _ScriptProcess() as child:
         if "top" in given:
             child.start(command, environment, subprocess.PIPE, subprocess.STDOUT)
-            run_neuron_top(child.process, environment, look)
+            run_neuron_top(child.process, environment, poll)
         elif "quiet" in given or not is_foreground_terminal(_STDERR):
             child.start(command, environment)
-            _wait_for_script(child.process, look)
+            _wait_for_script(child.process, poll)
         else:
-            _show_progress(child, command, environment, directory, look)
+            _show_progress(child, command, environment, directory, poll)
     finish_profiles(environment, began_ns)
     exit_code = child.process.returncode
     if exit_code < 0:
@@ -261,8 +261,8 @@ def _run_script(
         write_stderr_lines("\n" + summary.summary_text(document).rstrip("\n"))
     _print_advice(given, document)
     if estimates is not None:
-        told = estimates.of_run(document)
-        write_stderr_lines("\n" + told.rstrip("\n"))
+        estimated = estimates.of_run(document)
+        write_stderr_lines("\n" + estimated.rstrip("\n"))
     if "summary-json" in given:
         summary.write_summary(given["summary-json"], document)
     return exit_code
@@ -355,15 +355,15 @@ def _is_foreground_group() -> bool:
         return False
 
 
-def _wait_for_script(child: subprocess.Popen[bytes], look: Callable[[], None]) -> None:
-    if look is _no_poll:
+def _wait_for_script(child: subprocess.Popen[bytes], poll: Callable[[], None]) -> None:
+    if poll is _no_poll:
         child.wait()
         return
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(_PROGRESS_SECONDS)
             return
-        look()
+        poll()
 
 
 def _show_progress(
@@ -371,7 +371,7 @@ def _show_progress(
     command: list[str],
     environment: dict[str, str],
     directory: Path | None,
-    look: Callable[[], None],
+    poll: Callable[[], None],
 ) -> None:
     """Runs the script, and shows its output with a progress line below it on the terminal of standard error."""
     terminal, progress = ProgressTerminal(_STDERR), ProgressLine()
@@ -384,7 +384,7 @@ def _show_progress(
         if now < next_seconds:
             return
         next_seconds = now + _PROGRESS_SECONDS
-        look()
+        poll()
         shown = ""
         if is_foreground_terminal(_STDERR):
             workers = summary.read_workers(directory)

@@ -37,16 +37,16 @@ def _run_parallel_compile(arguments: list[str]) -> int:
     if "--help" in given:
         write_text(_HELP)
         return 0
-    wanted = given.get("--command", "collect")
-    if wanted not in _COMMANDS:
-        raise UserError(f"--command {wanted!r}: give one of {', '.join(_COMMANDS)}", EXIT_USAGE)
-    if wanted == "clean":
+    action = given.get("--command", "collect")
+    if action not in _COMMANDS:
+        raise UserError(f"--command {action!r}: give one of {', '.join(_COMMANDS)}", EXIT_USAGE)
+    if action == "clean":
         raise UserError(
             "--command clean: the cache may be others' too; remove the directory that NEURON_COMPILE_CACHE_URL names"
         )
-    if wanted != "collect":
+    if action != "collect":
         write_stderr(
-            f"{_TAG} {wanted}: nothing to do: graphs are compiled as they are collected, locks end with their owners"
+            f"{_TAG} {action}: nothing to do: graphs are compiled as they are collected, locks end with their owners"
         )
         return 0
     if not command:

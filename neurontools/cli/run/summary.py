@@ -73,8 +73,8 @@ def combine_workers(
     count = len(workers) if worker_count is None else worker_count
     document: dict[str, Any] = {"exit_code": exit_code, "wall_seconds": wall_seconds, "workers": count}
     for name in _SUMMED_FIELDS:
-        known = [worker[name] for worker in workers if worker.get(name) is not None]
-        document[name] = sum(known) if known else None
+        values = [worker[name] for worker in workers if worker.get(name) is not None]
+        document[name] = sum(values) if values else None
     for name in _MAX_FIELDS[1:]:
         document[name] = max((w[name] for w in workers if w.get(name) is not None), default=None)
     training = document["training_seconds"]
@@ -82,9 +82,9 @@ def combine_workers(
     document["steps_per_second"] = (steps - 1) / training if training and steps and steps > 1 else None
     for name, total in (("samples_per_second", "samples_total"), ("flops_per_second", "flop_total")):
         document[name] = _per_second(workers, total, document["steps_per_second"])
-    document["instance_type"] = _first_known(workers, "instance_type")
+    document["instance_type"] = _first_value(workers, "instance_type")
     document["cores"] = sorted({core for worker in workers for core in worker.get("cores", ())})
-    document["mfu_ratio"] = _mfu_ratio(document, _first_known(workers, "logical_neuroncore_config"))
+    document["mfu_ratio"] = _mfu_ratio(document, _first_value(workers, "logical_neuroncore_config"))
     document["ranks"] = workers
     return document
 
@@ -99,7 +99,7 @@ def _per_second(workers: list[dict[str, Any]], total: str, steps_per_second: flo
     return sum(a_step) * steps_per_second if a_step and steps_per_second else None
 
 
-def _first_known(workers: list[dict[str, Any]], name: str) -> Any:
+def _first_value(workers: list[dict[str, Any]], name: str) -> Any:
     return next((worker[name] for worker in workers if worker.get(name)), None)
 
 
@@ -240,17 +240,17 @@ class EstimateRequest:
     epoch_samples: int | None
 
     @classmethod
-    def of(cls, given: dict[str, str], epoch_samples: int | None) -> EstimateRequest:
+    def from_options(cls, given: dict[str, str], epoch_samples: int | None) -> EstimateRequest:
         """Parses the options of the estimate. Raises UserError if an option is invalid."""
         from neurontools.estimate import EstimateError, read_prices, read_rows
         from neurontools.estimate.instances import InstanceHardware
 
-        asked = given["estimate"]
+        request = given["estimate"]
         try:
             names = (
                 _training_instance_types()
-                if asked == _ALL_TYPES
-                else tuple(dict.fromkeys(filter(None, asked.split(","))))
+                if request == _ALL_TYPES
+                else tuple(dict.fromkeys(filter(None, request.split(","))))
             )
             for name in names:
                 InstanceHardware.from_catalog(name)
@@ -276,15 +276,15 @@ class EstimateRequest:
         try:
             run = CountedRun.from_summary(summary)
             calibration = self._calibration(run)
-            made = [
+            estimates = [
                 estimate(run, name, calibration=calibration, prices=self.prices, epoch_samples=self.epoch_samples)
                 for name in self.instance_types
             ]
         except EstimateError as error:
             summary["estimates"] = []
             return f"neuron-run: no estimate: {error}"
-        summary["estimates"] = [estimate_document(each) for each in made]
-        return format_estimates(made, datetime.now(UTC).date())
+        summary["estimates"] = [estimate_document(each) for each in estimates]
+        return format_estimates(estimates, datetime.now(UTC).date())
 
     def _calibration(self, run: CountedRun) -> Calibration | None:
         from neurontools.estimate import Calibration, EstimateError

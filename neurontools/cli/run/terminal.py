@@ -179,8 +179,8 @@ _END_SECONDS = 5.0
 
 def find_neuron_top() -> str:
     """Returns the path of the neuron-top command. Raises UserError if neuron-top is not installed."""
-    beside = Path(sys.executable).parent  # PATH may lack the commands of a virtual environment
-    found = shutil.which("neuron-top", path=f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    directory = Path(sys.executable).parent  # PATH may lack the commands of a virtual environment
+    found = shutil.which("neuron-top", path=f"{directory}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     if found is None:
         raise UserError("--top: neuron-top is not installed; install neurontools, or leave --top out")
     return found
@@ -194,13 +194,13 @@ class OutputBacklog:
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source
-        self._kept: IO[bytes] | None = None
+        self._backlog_file: IO[bytes] | None = None
         self._lost_bytes = 0
         self._is_shown = False
         self._may_show = Event()
         self._has_ended = Event()
         with contextlib.suppress(OSError):
-            self._kept = TemporaryFile(buffering=0)  # noqa: SIM115
+            self._backlog_file = TemporaryFile(buffering=0)  # noqa: SIM115
         self._thread = Thread(target=self._read, name="backlog", daemon=True)
         self._thread.start()
 
@@ -224,32 +224,32 @@ class OutputBacklog:
             ended = self._has_ended.is_set()
             output = os.read(descriptor, _BACKLOG_READ_BYTES) if poll.poll(0 if ended else 100) else None
             if self._may_show.is_set() and not self._is_shown:
-                self._show_kept()
+                self._show_backlog()
             if output:
-                self._take(output)
+                self._handle_output(output)
             elif ended or output == b"":
                 break
         self._may_show.wait()
         if not self._is_shown:
-            self._show_kept()
+            self._show_backlog()
 
-    def _take(self, output: bytes) -> None:
+    def _handle_output(self, output: bytes) -> None:
         if self._is_shown:
             _write_stdout(output)
             return
         written = 0
-        if self._kept is not None and not self._lost_bytes:
+        if self._backlog_file is not None and not self._lost_bytes:
             with contextlib.suppress(OSError):
-                written = self._kept.write(output)
+                written = self._backlog_file.write(output)
         self._lost_bytes += len(output) - written
 
-    def _show_kept(self) -> None:
+    def _show_backlog(self) -> None:
         self._is_shown = True
-        if self._kept is not None:
-            self._kept.seek(0)
-            while output := self._kept.read(_BACKLOG_READ_BYTES):
+        if self._backlog_file is not None:
+            self._backlog_file.seek(0)
+            while output := self._backlog_file.read(_BACKLOG_READ_BYTES):
                 _write_stdout(output)
-            self._kept.close()
+            self._backlog_file.close()
         if self._lost_bytes:
             write_stderr(f"neuron-run: {self._lost_bytes} bytes of output were lost; there was no room to keep them")
 

@@ -47,13 +47,13 @@ class CoreQueueTurn:
         self._descriptor = -1
         self._began_seconds = 0.0
         self._free: frozenset[int] = frozenset()
-        self._has_told = False
+        self._has_reported = False
 
     def __enter__(self) -> CoreQueueTurn:
         """Waits for the turn, then for free cores. Raises UserError on timeout or if the daemon fails."""
         try:
-            self._take_turn()
-            if wait_until(self._look, self._daemon, self._remaining_seconds()) is None:
+            self._acquire_turn()
+            if wait_until(self._select_cores, self._daemon, self._remaining_seconds()) is None:
                 raise self._time_over()
         except BaseException:
             self.end()
@@ -70,7 +70,7 @@ class CoreQueueTurn:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def end_when_taken(self) -> None:
+    def end_when_owned(self) -> None:
         """Ends the turn once processes own the cores, or the script took too long to start. Call this repeatedly."""
         if self._descriptor < 0:
             return
@@ -78,11 +78,11 @@ class CoreQueueTurn:
             free = free_indices(self._daemon.snapshot(), self._request.logical_neuroncore_config)
         except UserError:
             return
-        taken = len(self._free - free)
-        if taken >= max(self._workers, 1) or monotonic() - self._began_seconds > _LONGEST_START_SECONDS:
+        taken_count = len(self._free - free)
+        if taken_count >= max(self._workers, 1) or monotonic() - self._began_seconds > _LONGEST_START_SECONDS:
             self.end()
 
-    def _take_turn(self) -> None:
+    def _acquire_turn(self) -> None:
         """Waits for the turn: for the lock on the socket's directory, which needs no write permission."""
         directory = os.path.dirname(self._daemon.socket_path) or "."  # noqa: PTH120
         try:
@@ -99,7 +99,7 @@ class CoreQueueTurn:
         remaining_seconds = self._remaining_seconds()
         if remaining_seconds is not None and remaining_seconds < 0:
             raise self._time_over()
-        self._tell()
+        self._report_waiting()
         sleep(_POLL_SECONDS)
 
     def _remaining_seconds(self) -> float | None:
@@ -112,12 +112,12 @@ class CoreQueueTurn:
             EXIT_TIMED_OUT,
         )
 
-    def _tell(self) -> None:
-        if not self._has_told:
+    def _report_waiting(self) -> None:
+        if not self._has_reported:
             write_stderr("neuron-run: waiting for free NeuronCores")
-            self._has_told = True
+            self._has_reported = True
 
-    def _look(self, snapshot: Snapshot) -> bool | None:
+    def _select_cores(self, snapshot: Snapshot) -> bool | None:
         """Returns True to stop waiting, because the cores are free or the host has too few. Else returns None."""
         lnc = self._request.logical_neuroncore_config
         self._free = free_indices(snapshot, lnc)
@@ -129,10 +129,10 @@ class CoreQueueTurn:
         if first is None:
             ends = count > total or select(snapshot, count, logical_neuroncore_config=lnc) is not None
         else:
-            wanted = CoreRange(first, count)
-            ends = wanted.last >= total or self._free.issuperset(wanted.indices)
+            cores = CoreRange(first, count)
+            ends = cores.last >= total or self._free.issuperset(cores.indices)
         if not ends:
-            self._tell()
+            self._report_waiting()
         return ends or None
 
 

@@ -134,14 +134,16 @@ def _show_host(given: dict[str, str], path: str | None, message: bytes | None) -
 
         return serve(given, interval_seconds, path)
     count = options.count_option(given)
-    wanted = next((name for name in _DATA_FORMATS if name in given), None)
-    if wanted is not None or "once" in given or not _has_terminal():
+    data_format = next((name for name in _DATA_FORMATS if name in given), None)
+    if data_format is not None or "once" in given or not _has_terminal():
         from neurontools.cli.top import documents
 
-        narrowing = options.narrowing_option(given, os.environ)
-        source = documents.SnapshotSource(path, given.get("replay"), interval_seconds, given.get("record"), narrowing)
-        if wanted is not None:
-            documents.write_documents(wanted, source, count, options.filter_option(given))
+        device_filter = options.device_filter_option(given, os.environ)
+        source = documents.SnapshotSource(
+            path, given.get("replay"), interval_seconds, given.get("record"), device_filter
+        )
+        if data_format is not None:
+            documents.write_documents(data_format, source, count, options.filter_option(given))
         else:
             documents.write_screens(given, source, count)
         return source.exit_code
@@ -172,19 +174,19 @@ def _run_dashboard(
     file = settings_module.settings_path(os.environ)
     own = load_user_configuration(configuration_path(file))
     own.register()
-    settings, trouble = settings_module.load_settings(file)
-    troubles = [text for text in (trouble, *own.troubles, _apply_options(settings, given)) if text]
+    settings, problem = settings_module.load_settings(file)
+    problems = [text for text in (problem, *own.problems, _apply_options(settings, given)) if text]
     theme = chosen_theme(settings.theme, given, os.environ)
     filter_text = options.filter_option(given)
-    narrowing = options.narrowing_option(given, os.environ)
+    device_filter = options.device_filter_option(given, os.environ)
     feed = _open_feed(given, path, interval_seconds)
     if message is not None and isinstance(feed, LiveFeed):
         feed.begin_with(message)
     snapshot = feed.timeline.snapshot(0) if message is not None else None
     with closing_undisturbed(feed), closing_undisturbed(FirstFrameTerminal()) as terminal:
         if snapshot is not None:
-            options.check_device_filter(narrowing, snapshot)
-            _paint_first_frame(terminal, snapshot, narrowing, settings, theme, filter_text)
+            options.check_device_filter(device_filter, snapshot)
+            _paint_first_frame(terminal, snapshot, device_filter, settings, theme, filter_text)
         with DeferredSignals():  # an exception that a signal raises during an import may be lost
             import_asyncio()
             import_shutil()
@@ -200,16 +202,16 @@ def _run_dashboard(
             glyphs_for(is_ascii=settings.ascii, terminal=os.environ.get("TERM", "")),
             is_read_only="read-only" in given,
             filter_text=filter_text,
-            narrowing=narrowing,
+            device_filter=device_filter,
             keymap=(keymap := KeyMap(own.keys)),
         )
-        troubles += [f"{configuration_path(file)}: [keys] {text}" for text in keymap.troubles]
-        if troubles:
-            dashboard.show_message(summarize_problems(troubles))
+        problems += [f"{configuration_path(file)}: [keys] {text}" for text in keymap.problems]
+        if problems:
+            dashboard.show_message(summarize_problems(problems))
         app = NeuronTop(dashboard, theme, file, continues=snapshot is not None, typed_ahead=typed_ahead)
-        app.early_keys = terminal.typed if snapshot is not None else ""
+        app.early_keys = terminal.typed_characters if snapshot is not None else ""
         app.attributes_before = terminal.attributes_before
-        app.when_taken_over = terminal.hand_over
+        app.on_takeover = terminal.hand_over
         with DeferredSignals() as app.endings:
             app.run(mouse=True, size=terminal_size())
         code = app.return_code or 0
@@ -224,10 +226,10 @@ def _apply_options(settings: DashboardSettings, given: dict[str, str]) -> str:
     """Overrides saved settings with the options. Returns an error text if the saved theme is unknown, else ""."""
     from neurontools.views.drawing.lines import THEMES
 
-    trouble = ""
+    problem = ""
     theme = given.get("theme")
     if settings.theme not in ("auto", *THEMES):
-        trouble = f"there is no theme {settings.theme[:40]!r} any more; T chooses another"
+        problem = f"there is no theme {settings.theme[:40]!r} any more; T chooses another"
         settings.show("theme", "auto")
     if "page" in given:
         settings.show("page", given["page"])
@@ -235,13 +237,13 @@ def _apply_options(settings: DashboardSettings, given: dict[str, str]) -> str:
         settings.show("theme", theme)
     if "ascii" in given or not locale_is_utf8():
         settings.show("ascii", True)
-    return trouble
+    return problem
 
 
 def _paint_first_frame(
     terminal: FirstFrameTerminal,
     snapshot: Snapshot,
-    narrowing: DeviceFilter,
+    device_filter: DeviceFilter,
     settings: DashboardSettings,
     theme: str,
     filter_text: str,
@@ -251,11 +253,11 @@ def _paint_first_frame(
     from neurontools.views.screen import draw_screen
 
     width, height = terminal_size()
-    scene = RenderContext.from_snapshot(
+    context = RenderContext.from_snapshot(
         snapshot,
-        narrowing,
+        device_filter,
         clock=ShownMoment("STARTING", is_loading_past=True),
-        verdicts=health.verdicts(narrowing.filter_snapshot(snapshot)),
+        verdicts=health.verdicts(device_filter.filter_snapshot(snapshot)),
         page=settings.first_page,
         glyphs=glyphs_for(is_ascii=settings.ascii, terminal=os.environ.get("TERM", "")),
         show_flops=settings.show_flops,
@@ -270,7 +272,7 @@ def _paint_first_frame(
         filter_text=filter_text,
     )
     terminal.paint(
-        draw_screen(scene, width, height), theme, ask_background=settings.theme == "auto" and theme == "dark"
+        draw_screen(context, width, height), theme, ask_background=settings.theme == "auto" and theme == "dark"
     )
 
 

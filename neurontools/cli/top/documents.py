@@ -44,7 +44,7 @@ class SnapshotSource:
     recording: str | None
     interval_seconds: float
     record_to: str | None = None
-    narrowing: DeviceFilter = DeviceFilter()
+    device_filter: DeviceFilter = DeviceFilter()
     exit_code: int = 0
 
     def snapshots(self, count: int | None) -> Iterator[Snapshot]:
@@ -52,7 +52,7 @@ class SnapshotSource:
         for number, message in enumerate(self._some_messages(count), 1):
             yield self._checked(read_snapshot(message), is_first=number == 1)
 
-    def one(self) -> Iterator[Snapshot]:
+    def latest(self) -> Iterator[Snapshot]:
         """Yields one snapshot: the daemon's latest, or the recording's last. Yields none for an empty recording."""
         if self.recording is None:
             yield from self.snapshots(1)
@@ -65,12 +65,12 @@ class SnapshotSource:
 
     def _checked(self, snapshot: Snapshot, *, is_first: bool) -> Snapshot:
         if is_first:
-            check_device_filter(self.narrowing, snapshot)
+            check_device_filter(self.device_filter, snapshot)
         return snapshot
 
     def document(self, snapshot: Snapshot, filter_text: str) -> TopDocument:
         """Returns the document of a snapshot, restricted to the selected devices and matching processes."""
-        part = self.narrowing.filter_snapshot(snapshot)
+        part = self.device_filter.filter_snapshot(snapshot)
         return top_document(part, _matching_pids(part, filter_text))
 
     def ended(self) -> tuple[EndedProcess, ...]:
@@ -130,8 +130,8 @@ class SnapshotSource:
             recorder = new_recording(self.record_to)
         try:
             with Client(self.socket_path) as client:
-                one = (client.snapshot_message() for _ in range(1))
-                for message in one if once else client.watch_messages(self.interval_seconds):
+                single = (client.snapshot_message() for _ in range(1))
+                for message in single if once else client.watch_messages(self.interval_seconds):
                     if recorder is not None:
                         _record(recorder, message)
                     yield message
@@ -175,7 +175,7 @@ def _matching_pids(snapshot: Snapshot, filter_text: str) -> list[int] | None:
 
 def _write_json(source: SnapshotSource, count: int | None, filter_text: str) -> None:
     if count is None:
-        for snapshot in source.one():
+        for snapshot in source.latest():
             write_text(top_json(source.document(snapshot, filter_text), indent=2) + "\n")
         return
     separator = "[\n"
@@ -209,15 +209,15 @@ def write_screens(given: dict[str, str], source: SnapshotSource, count: int | No
     theme = chosen_theme(given.get("theme", "auto"), given, os.environ) if is_coloured else ""
     width = _screen_width()
     chosen = filter_option(given)
-    for scene in _snapshot_scenes(given, source, count, chosen):
-        lines = _screen_lines(scene, width)
+    for context in _snapshot_contexts(given, source, count, chosen):
+        lines = _screen_lines(context, width)
         if theme:
             write_document("".join(f"{line_ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
         else:
             write_text("".join(f"{plain_text(line)}\n" for line in lines))
 
 
-def _snapshot_scenes(
+def _snapshot_contexts(
     given: dict[str, str], source: SnapshotSource, count: int | None, filter_text: str
 ) -> Iterator[RenderContext]:
     """Yields one render context per screen to print, with the timeline if the page shows the past."""
@@ -226,54 +226,56 @@ def _snapshot_scenes(
     page = page_named(given.get("page", "overview"))
     if page.shows_past:
         for timeline in source.timelines(count):
-            scene = _snapshot_scene(timeline.snapshot(-1), given, source.narrowing, filter_text)
+            context = _snapshot_context(timeline.snapshot(-1), given, source.device_filter, filter_text)
             index = len(timeline) - 1
-            scene.series, scene.events = timeline.series(index), timeline.events(index)
-            scene.clock = ShownMoment(first_at_unix_seconds=timeline.moments[0].at_unix_seconds)
-            yield scene
+            context.series, context.events = timeline.series(index), timeline.events(index)
+            context.clock = ShownMoment(first_at_unix_seconds=timeline.moments[0].at_unix_seconds)
+            yield context
         return
     ended = source.ended() if page.name == "usage" else ()
-    for snapshot in source.one() if count is None else source.snapshots(count):
-        yield _snapshot_scene(snapshot, given, source.narrowing, filter_text, ended)
+    for snapshot in source.latest() if count is None else source.snapshots(count):
+        yield _snapshot_context(snapshot, given, source.device_filter, filter_text, ended)
 
 
-def _snapshot_scene(
+def _snapshot_context(
     snapshot: Snapshot,
     given: dict[str, str],
-    narrowing: DeviceFilter,
+    device_filter: DeviceFilter,
     filter_text: str,
     ended: tuple[EndedProcess, ...] = (),
 ) -> RenderContext:
     from neurontools.model import health
 
-    part = narrowing.filter_snapshot(snapshot)
+    part = device_filter.filter_snapshot(snapshot)
     is_ascii = "ascii" in given or not locale_is_utf8()
-    scene = RenderContext.from_snapshot(
+    context = RenderContext.from_snapshot(
         snapshot,
-        narrowing,
+        device_filter,
         glyphs=glyphs_for(is_ascii=is_ascii, terminal=os.environ.get("TERM", "")),
         page=given.get("page", "overview"),
         filter_text=filter_text,
         cursor=-1,
         verdicts=health.verdicts(part),
-        ended=narrowing.filter_ended(ended, part),
+        ended=device_filter.filter_ended(ended, part),
     )
-    if scene.page == "processes":  # unfolds all jobs to list every process, as JSON and CSV do
-        scene.unfolded = frozenset(map(job_key, scene.figures.jobs))
-    return scene
+    if context.page == "processes":  # unfolds all jobs to list every process, as JSON and CSV do
+        context.unfolded = frozenset(map(job_key, context.figures.jobs))
+    return context
 
 
-def _screen_lines(scene: RenderContext, width: int) -> list[Line]:
+def _screen_lines(context: RenderContext, width: int) -> list[Line]:
     from neurontools.views.screen import page_named
 
-    lines = title_bar(scene, width).lines
+    lines = title_bar(context, width).lines
     body = (
-        page_named(scene.page).draw(scene, width, _MOST_LINES if scene.page in ("overview", "processes") else 50).lines
+        page_named(context.page)
+        .draw(context, width, _MOST_LINES if context.page in ("overview", "processes") else 50)
+        .lines
     )
     while body and not plain_text(body[-1]):
         body.pop()
-    shown = [*lines, *(line for line in body if scene.page != "processes" or plain_text(line))]
-    return [ascii_only(line) for line in shown] if scene.glyphs is ASCII else shown
+    shown = [*lines, *(line for line in body if context.page != "processes" or plain_text(line))]
+    return [ascii_only(line) for line in shown] if context.glyphs is ASCII else shown
 
 
 def _screen_width() -> int:

@@ -71,7 +71,7 @@ class FirstFrameTerminal:
         return is_light_background(reply)
 
     @property
-    def typed(self) -> str:
+    def typed_characters(self) -> str:
         """The printable characters that the user typed before Textual started."""
         while select.select([_STDIN], [], [], 0)[0]:
             self._typed += _ANSWER.sub(b"", _read_terminal())

@@ -35,7 +35,7 @@ _BY_SIGNAL = 128
 _HOST_OPTIONS = ("theme", "ascii", "color", "read-only", "page")
 
 
-def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...], look_at: ShowHost) -> int:
+def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, problems: tuple[str, ...], look_at: ShowHost) -> int:
     """Shows the page of many hosts until the user leaves it. Returns the exit code.
 
     `look_at` shows the dashboard of a host that the user opens.
@@ -52,7 +52,7 @@ def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[
         glyphs,
         filter_text=given.get("filter", ""),
         group_by=given.get("group-by", ""),
-        message=_first_message(troubles),
+        message=_first_message(problems),
     )
     theme = chosen_theme(given.get("theme", "auto"), given, os.environ)
     typed_ahead = TypedAhead()
@@ -67,7 +67,7 @@ def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[
             name = app.return_value
             if name is None:
                 return code
-            path = feed.reached(name)
+            path = feed.connect_host(name)
             if path is None:
                 typed_ahead.forget()
                 board.show_message(f"{name}: not reached")
@@ -79,12 +79,12 @@ def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[
                 board.show_message(f"{name}: {error}")
 
 
-def _first_message(troubles: tuple[str, ...]) -> str:
+def _first_message(problems: tuple[str, ...]) -> str:
     """Returns the first error text and the number of further errors; "" for no error."""
-    if not troubles:
+    if not problems:
         return ""
-    more = len(troubles) - 1
-    return troubles[0] + (f" (and {more} more lines)" if more else "")
+    more = len(problems) - 1
+    return problems[0] + (f" (and {more} more lines)" if more else "")
 
 
 _USUAL_SIZE = (120, 50)
@@ -98,28 +98,28 @@ def show_fleet(given: dict[str, str], look_at: ShowHost) -> int:
     # check_options parses a filter of processes; a filter of hosts has another syntax.
     options.check_options({name: value for name, value in given.items() if name != "filter"})
     interval = options.interval_option(given) if "interval" in given else None
-    feed, troubles = open_fleet_feed(given, interval)
+    feed, problems = open_fleet_feed(given, interval)
     if given.get("group-by") == USER:
         feed.request_users()
     with feed:
         if "serve" in given:
             from neurontools.cli.top.serve import serve
 
-            return serve(given, options.interval_option(given), feed, troubles)
+            return serve(given, options.interval_option(given), feed, problems)
         is_dashboard = os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "") not in ("", "dumb")
         if is_dashboard and not any(name in given for name in ("once", "json", "json-lines", "csv")):
-            return run_fleet_dashboard(given, feed, troubles, look_at)
-        for trouble in troubles:
-            write_stderr(f"neuron-top: {trouble}")
+            return run_fleet_dashboard(given, feed, problems, look_at)
+        for problem in problems:
+            write_stderr(f"neuron-top: {problem}")
         feed.start()
         feed.wait_settled()
         for note in feed.notes:
             write_stderr(f"neuron-top: {note}")
-        _write_fleet(given, feed, troubles)
+        _write_fleet(given, feed, problems)
         return 0 if any(state.link is HostLink.LIVE for state in feed.states) else EXIT_NO_DAEMON
 
 
-def _write_fleet(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...]) -> None:
+def _write_fleet(given: dict[str, str], feed: FleetFeed, problems: tuple[str, ...]) -> None:
     """Prints `--count` screens or documents, by default one. JSON lines continue endlessly by default."""
     count = options.count_option(given)
     is_endless = "json-lines" in given and count is None
@@ -132,16 +132,16 @@ def _write_fleet(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ..
         if any(name in given for name in ("json", "json-lines", "csv")):
             states = feed.states
             way = group_by_option(given, states)
-            told = (*troubles, *feed.notes)
-            made = document(worst_first(states), time.monotonic(), time.time(), told, way, jobs=feed.jobs)
+            notes = (*problems, *feed.notes)
+            fleet_document = document(worst_first(states), time.monotonic(), time.time(), notes, way, jobs=feed.jobs)
             if "csv" in given:
-                write_text(before + csv_text(made))
+                write_text(before + csv_text(fleet_document))
             elif "json-lines" in given:
-                write_text(document_json(made) + "\n")
+                write_text(document_json(fleet_document) + "\n")
             elif count is None:
-                write_text(document_json(made, indent=2) + "\n")
+                write_text(document_json(fleet_document, indent=2) + "\n")
             else:
-                write_text(before + document_json(made) + (",\n" if number < count else "\n]\n"))
+                write_text(before + document_json(fleet_document) + (",\n" if number < count else "\n]\n"))
             before = ""
         else:
             _write_fleet_screen(given, feed)
@@ -154,7 +154,7 @@ def _write_fleet_screen(given: dict[str, str], feed: FleetFeed) -> None:
     states = feed.states
     text = given.get("filter", "")
     group_by = group_by_option(given, states)
-    scene = FleetContext(
+    context = FleetContext(
         rows=list_rows([state for state in states if matches_filter(state, text)], worst_first, group_by),
         group_by=group_by,
         all_states=states,
@@ -166,7 +166,7 @@ def _write_fleet_screen(given: dict[str, str], feed: FleetFeed) -> None:
         notes=feed.notes,
         glyphs=glyphs_for(is_ascii="ascii" in given or not locale_is_utf8(), terminal=os.environ.get("TERM", "")),
     )
-    lines = fleet_lines(scene, max(20, terminal_size(1, _USUAL_SIZE)[0]))
+    lines = fleet_lines(context, max(20, terminal_size(1, _USUAL_SIZE)[0]))
     if given.get("color") == "always" or (bool(os.environ.get("FORCE_COLOR")) and "color" not in given):
         theme = chosen_theme(given.get("theme", "auto"), given, os.environ)
         write_document("".join(f"{line_ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
@@ -177,6 +177,6 @@ def _write_fleet_screen(given: dict[str, str], feed: FleetFeed) -> None:
 def group_by_option(given: dict[str, str], states: Sequence[HostState]) -> str:
     """Returns the value of --group-by, or "". Raises UserError if the hosts do not have that property."""
     way = given.get("group-by", "")
-    if way and way not in (known := grouping_choices(states)):
-        raise UserError(f"--group-by {way[:40]}: give one of {', '.join(known)}", EXIT_USAGE)
+    if way and way not in (choices := grouping_choices(states)):
+        raise UserError(f"--group-by {way[:40]}: give one of {', '.join(choices)}", EXIT_USAGE)
     return way

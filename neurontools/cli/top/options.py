@@ -122,7 +122,7 @@ def check_options(given: dict[str, str]) -> None:
         word_option(given, name, words)
 
 
-def narrowing_option(given: dict[str, str], environment: Mapping[str, str]) -> DeviceFilter:
+def device_filter_option(given: dict[str, str], environment: Mapping[str, str]) -> DeviceFilter:
     """Returns the device filter that --device and --only-visible describe. Raises UserError if it is invalid."""
     from neurontools.driver.environment import VISIBLE_CORES, InvalidCoreRequest, logical_neuroncore_config
     from neurontools.driver.neuron_runtime import parse_visible_cores
@@ -143,34 +143,34 @@ def narrowing_option(given: dict[str, str], environment: Mapping[str, str]) -> D
     return DeviceFilter(devices, bdfs, first, count_, lnc)
 
 
-def check_device_filter(narrowing_: DeviceFilter, snapshot: Snapshot) -> None:
+def check_device_filter(device_filter: DeviceFilter, snapshot: Snapshot) -> None:
     """Raises UserError if the host lacks one of the selected devices, or has none of the selected NeuronCores."""
-    missing = narrowing_.first_missing_device(snapshot)
+    missing = device_filter.first_missing_device(snapshot)
     if missing:
         present = devices_text(device.index for device in snapshot.devices)
         raise UserError(f"--device: no device {missing} on this host; it has {present}", EXIT_NOT_FOUND)
-    if not narrowing_.has_cores(snapshot):
-        first, last = narrowing_.first_core, narrowing_.first_core + (narrowing_.core_count or 1) - 1
+    if not device_filter.has_cores(snapshot):
+        first, last = device_filter.first_core, device_filter.first_core + (device_filter.core_count or 1) - 1
         named = f"{first}" if first == last else f"{first}-{last}"
         count = len(snapshot.cores) // (
-            narrowing_.logical_neuroncore_config or snapshot.instance.logical_neuroncore_config
+            device_filter.logical_neuroncore_config or snapshot.instance.logical_neuroncore_config
         )
         raise UserError(
             f"--only-visible: no NeuronCore {named} on this host; it has NeuronCores 0 to {count - 1}", EXIT_NOT_FOUND
         )
 
 
-def theme_names(wanted: str | None) -> tuple[str, ...]:
-    """Returns the names of all themes. Reads the user's own themes only if `wanted` is no built-in theme."""
-    if wanted is None or wanted in THEME_NAMES:
+def theme_names(theme: str | None) -> tuple[str, ...]:
+    """Returns the names of all themes. Reads the user's own themes only if `theme` is no built-in theme."""
+    if theme is None or theme in THEME_NAMES:
         return THEME_NAMES
     from neurontools.tui.settings import configuration_path, load_user_configuration, settings_path, summarize_problems
     from neurontools.views.drawing.lines import THEMES
 
     own = load_user_configuration(configuration_path(settings_path(os.environ)))
     own.register()
-    if wanted not in THEMES and own.troubles:
-        raise UserError(f"--theme {wanted[:40]}: {summarize_problems(own.troubles)}", EXIT_USAGE)
+    if theme not in THEMES and own.problems:
+        raise UserError(f"--theme {theme[:40]}: {summarize_problems(own.problems)}", EXIT_USAGE)
     return ("auto", *THEMES)
 
 
@@ -198,16 +198,16 @@ def filter_option(given: dict[str, str]) -> str:
     return join_filters(*parts.values())
 
 
-def chosen_theme(wanted: str, given: dict[str, str], environment: Mapping[str, str]) -> str:
-    """Returns the initial theme. Options override NO_COLOR, which overrides the theme `wanted`.
+def chosen_theme(saved: str, given: dict[str, str], environment: Mapping[str, str]) -> str:
+    """Returns the initial theme. Options override NO_COLOR, which overrides the theme `saved`.
 
     `auto` becomes light if COLORFGBG shows a light background, else dark.
     """
     color = word_option(given, "color", COLORS)
     if color == "never" or (color is None and "theme" not in given and environment.get("NO_COLOR")):
         return "mono"
-    if wanted != "auto":
-        return wanted
+    if saved != "auto":
+        return saved
     # rxvt and some other terminals set COLORFGBG to the text and background colour, such as "15;0".
     ground = environment.get("COLORFGBG", "").rpartition(";")[2]
     return "light" if ground in ("7", "15") else "dark"

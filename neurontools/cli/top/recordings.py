@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from neurontools.cli.daemon.connection import ask_or_start_daemon
 from neurontools.cli.line import two_values
-from neurontools.cli.top.options import check_device_filter, filter_option, narrowing_option
+from neurontools.cli.top.options import check_device_filter, device_filter_option, filter_option
 from neurontools.client.daemon_client import Client, Recording
 from neurontools.client.events import events_between
 from neurontools.client.recording import RecordingReader
@@ -46,7 +46,7 @@ class DiffSide:
     moment: str
 
     @classmethod
-    def of(cls, text: str) -> DiffSide:
+    def parse(cls, text: str) -> DiffSide:
         """Parses `FILE`, `FILE@MOMENT` or `FILE@FROM..TO`. An empty FILE before `@` means the daemon."""
         file, at, moment = text.rpartition("@")
         # Takes the whole text as file name if that file exists, even if the name contains @.
@@ -61,23 +61,23 @@ def write_difference(given: dict[str, str]) -> int:
     """Prints the difference between the two sides of --diff. Returns 1 if a recording is incomplete."""
     chosen = filter_option(given)
     passes = parse_filter(chosen) if chosen else None
-    narrowed = narrowing_option(given, os.environ)
-    wanted = [DiffSide.of(text) for text in two_values(given["diff"])]
+    device_filter = device_filter_option(given, os.environ)
+    diff_sides = [DiffSide.parse(text) for text in two_values(given["diff"])]
     exit_code = 0
     sides: list[RecordingSide] = []
     with ExitStack() as stack:
         past: list[Snapshot] | None = None
-        for each in wanted:
+        for each in diff_sides:
             if each.file:
                 recording = Recording(each.file)
-                sides.append(_read_side(each, recording.history, passes, narrowed))
+                sides.append(_read_side(each, recording.history, passes, device_filter))
                 if recording.trouble:
                     write_stderr(f"neuron-top: {recording.trouble}")
                     exit_code = EXIT_FAILURE
             else:
                 if past is None:
                     past = ask_or_start_daemon(_daemon_history, given, stack, load=given.get("load"))
-                sides.append(_read_side(each, past.__iter__, passes, narrowed))
+                sides.append(_read_side(each, past.__iter__, passes, device_filter))
     write_text((host_difference_json if "json" in given else host_difference_text)(*sides))
     return exit_code
 
@@ -88,61 +88,61 @@ def _daemon_history(socket_path: str) -> list[Snapshot]:
 
 
 def _read_side(
-    wanted: DiffSide, history: Callable[[], Iterator[Snapshot]], passes: ProcessTest | None, narrowed: DeviceFilter
+    side: DiffSide, history: Callable[[], Iterator[Snapshot]], passes: ProcessTest | None, device_filter: DeviceFilter
 ) -> RecordingSide:
     times = [snapshot.taken_at_unix_seconds for snapshot in history()]
     if not times:
-        raise UserError(f"--diff {_diff_excerpt(wanted.text)}: holds no snapshot; record again", EXIT_FAILURE)
-    first, last = _moment_span(wanted, times)
+        raise UserError(f"--diff {_diff_excerpt(side.text)}: holds no snapshot; record again", EXIT_FAILURE)
+    first, last = _moment_span(side, times)
     count = last - first + 1
     read = {first + position * count // min(count, MOST_MOMENTS) for position in range(min(count, MOST_MOMENTS))}
-    side = RecordingSide(wanted.text, moment_count=count)
+    recording = RecordingSide(side.text, moment_count=count)
     for position, snapshot in enumerate(history()):
         if position == first:
-            check_device_filter(narrowed, snapshot)
+            check_device_filter(device_filter, snapshot)
         if position in read:
-            side.add_snapshot(narrowed.filter_snapshot(snapshot), passes)
+            recording.add_snapshot(device_filter.filter_snapshot(snapshot), passes)
         if position >= last:
             break
-    return side
+    return recording
 
 
-def _moment_span(wanted: DiffSide, times: list[float]) -> tuple[int, int]:
+def _moment_span(side: DiffSide, times: list[float]) -> tuple[int, int]:
     """Returns the indices in `times` of the first and last snapshot of the requested span."""
-    if not wanted.moment:
+    if not side.moment:
         return 0, len(times) - 1
-    begin, dots, end = wanted.moment.partition("..")
+    begin, dots, end = side.moment.partition("..")
     if not dots:
-        position = _moment_position(wanted, begin, times)
+        position = _moment_position(side, begin, times)
         return position, position
-    first = _moment_position(wanted, begin, times) if begin else 0
-    last = _moment_position(wanted, end, times) if end else len(times) - 1
+    first = _moment_position(side, begin, times) if begin else 0
+    last = _moment_position(side, end, times) if end else len(times) - 1
     if last < first:
         raise UserError(
-            f"--diff {_diff_excerpt(wanted.text)}: it ends before it begins; write the earlier first", EXIT_USAGE
+            f"--diff {_diff_excerpt(side.text)}: it ends before it begins; write the earlier first", EXIT_USAGE
         )
     return first, last
 
 
-def _moment_position(wanted: DiffSide, text: str, times: list[float]) -> int:
+def _moment_position(side: DiffSide, text: str, times: list[float]) -> int:
     """Returns the index in `times` of the latest snapshot at or before the time in `text`."""
-    at = _unix_seconds(wanted, text, times)
+    at = _unix_seconds(side, text, times)
     if not times[0] - 1 < at < times[-1] + max(1.0, times[-1] - times[-2] if len(times) > 1 else 1.0):
         first, last = (date_text(each) for each in (times[0], times[-1]))
         raise UserError(
-            f"--diff {_diff_excerpt(wanted.text)}: there is no such moment; it has {first} to {last}", EXIT_NOT_FOUND
+            f"--diff {_diff_excerpt(side.text)}: there is no such moment; it has {first} to {last}", EXIT_NOT_FOUND
         )
     return max((place for place, each in enumerate(times) if each <= at), default=0)
 
 
-def _unix_seconds(wanted: DiffSide, text: str, times: list[float]) -> float:
+def _unix_seconds(side: DiffSide, text: str, times: list[float]) -> float:
     if text in ("first", "last", "now"):
         return times[0] if text == "first" else times[-1]
     if text[:1] in ("+", "-") and text[1:2].isdigit():
         try:
             seconds = parse_quantity(text[1:], "seconds")
         except InvalidQuantity:
-            raise _invalid_moment(wanted) from None
+            raise _invalid_moment(side) from None
         return times[0] + seconds if text[0] == "+" else times[-1] - seconds
     for clock in _CLOCKS:
         try:
@@ -156,7 +156,7 @@ def _unix_seconds(wanted: DiffSide, text: str, times: list[float]) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
-        raise _invalid_moment(wanted) from None
+        raise _invalid_moment(side) from None
 
 
 def _on_day(unix_seconds: float, of_day: time.struct_time) -> float:
@@ -164,9 +164,9 @@ def _on_day(unix_seconds: float, of_day: time.struct_time) -> float:
     return time.mktime((day.tm_year, day.tm_mon, day.tm_mday, of_day.tm_hour, of_day.tm_min, of_day.tm_sec, 0, 0, -1))
 
 
-def _invalid_moment(wanted: DiffSide) -> UserError:
+def _invalid_moment(side: DiffSide) -> UserError:
     return UserError(
-        f"--diff {_diff_excerpt(wanted.text)}: {_diff_excerpt(wanted.moment)} is no moment; give one such as 14:05, "
+        f"--diff {_diff_excerpt(side.text)}: {_diff_excerpt(side.moment)} is no moment; give one such as 14:05, "
         f"2026-01-31T14:05:00, +10min from the first, -5min before the last, first or last, or FROM..TO",
         EXIT_USAGE,
     )
@@ -201,17 +201,19 @@ def write_perfetto(given: dict[str, str]) -> int:
 
 
 def _write_trace(reader: RecordingReader, file: BinaryIO, given: dict[str, str]) -> HostTrace:
-    narrowed = narrowing_option(given, os.environ)
+    device_filter = device_filter_option(given, os.environ)
     trace, time = HostTrace(), HostClock()
     before: neuron_pb2.Snapshot | None = None
     for message in reader.snapshots():
-        at_seconds = time.place(message)
+        at_seconds = time.timeline_seconds(message)
         if at_seconds is None or at_seconds < 0:
             continue
         snapshot = from_message(Snapshot, message)
         if before is None:
-            check_device_filter(narrowed, snapshot)
-        file.write(trace.add_snapshot(at_seconds, narrowed.filter_snapshot(snapshot), events_between(before, message)))
+            check_device_filter(device_filter, snapshot)
+        file.write(
+            trace.add_snapshot(at_seconds, device_filter.filter_snapshot(snapshot), events_between(before, message))
+        )
         before = message
     file.write(trace.end())
     return trace

@@ -51,10 +51,10 @@ class ServeSettings:
             tls = ServerTls(ServerFiles(self.tls_certificate, self.tls_key, self.tls_client_ca), "--serve-config: tls_")
         elif self.tls_key is not None or self.tls_client_ca is not None:
             raise UserError("--serve-config: tls_key and tls_client_ca need tls_certificate", EXIT_USAGE)
-        return HttpAccess(tls, bearer_token_file=self.bearer_token_file, place="--serve-config: ")
+        return HttpAccess(tls, bearer_token_file=self.bearer_token_file, message_prefix="--serve-config: ")
 
 
-def serve(given: dict[str, str], interval_seconds: float, feed: FleetFeed | str, troubles: tuple[str, ...] = ()) -> int:
+def serve(given: dict[str, str], interval_seconds: float, feed: FleetFeed | str, problems: tuple[str, ...] = ()) -> int:
     """Serves browser pages until a signal arrives. `feed` is a feed of many hosts or the path of a socket."""
     settings = ServeSettings()
     if "serve-config" in given:
@@ -70,7 +70,7 @@ def serve(given: dict[str, str], interval_seconds: float, feed: FleetFeed | str,
     )
     with DeferredSignals() as endings:
         serving = _serve_pages(
-            (host, port), given["serve"], access, settings, interval_seconds, feed, troubles, endings
+            (host, port), given["serve"], access, settings, interval_seconds, feed, problems, endings
         )
         number = asyncio.run(serving)
     raise EndedBySignal(number)
@@ -78,12 +78,12 @@ def serve(given: dict[str, str], interval_seconds: float, feed: FleetFeed | str,
 
 async def _serve_pages(
     address: tuple[str | None, int],
-    asked: str,
+    address_text: str,
     access: HttpAccess,
     settings: ServeSettings,
     interval_seconds: float,
     feed: FleetFeed | str,
-    troubles: tuple[str, ...],
+    problems: tuple[str, ...],
     endings: DeferredSignals,
 ) -> int:
     """Serves until a signal arrives. Returns the signal number."""
@@ -94,36 +94,38 @@ async def _serve_pages(
         if not ended.done():
             ended.set_result(number)
 
-    def tell_end(number: int) -> None:
+    def request_end(number: int) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop may be closed already
             loop.call_soon_threadsafe(end, number)
 
-    endings.on_signal(tell_end)
-    gallery = RenderCache()
+    endings.on_signal(request_end)
+    cache = RenderCache()
     hiding = PrivacyFilter(settings.show_commands, settings.show_users)
 
-    def tell_news() -> None:
+    def announce_data() -> None:
         with contextlib.suppress(RuntimeError):  # the event loop may be closed already
-            loop.call_soon_threadsafe(gallery.news)
+            loop.call_soon_threadsafe(cache.notify)
 
-    places = _page_router(feed, hiding, interval_seconds, tell_news, troubles)
-    pages = WebPages(gallery, places, RequestGuard(HostCheck(settings.hosts)), BrowserSessions(access))
+    router = _page_router(feed, hiding, interval_seconds, announce_data, problems)
+    pages = WebPages(cache, router, RequestGuard(HostCheck(settings.hosts)), BrowserSessions(access))
     site = Site({BASE: pages.page}, HttpPage(_redirect_to_pages, is_open=True), access)
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     server = HttpServer(site, name="pages", limits=HttpLimits().with_files(most_files))
     try:
         bound = await server.listen(*address)
     except OSError as error:
-        raise UserError(f"--serve {asked}: {error.strerror or error}; give another address", EXIT_FAILURE) from None
+        raise UserError(
+            f"--serve {address_text}: {error.strerror or error}; give another address", EXIT_FAILURE
+        ) from None
     try:
         shown = f"[{address[0]}]" if address[0] and ":" in address[0] else address[0] or "this-host"
         write_stderr(f"neuron-top: serving at http{'s' * (access.context is not None)}://{shown}:{bound}{BASE}")
         while not ended.done():
             await asyncio.wait([ended], timeout=_RENEWAL_SECONDS)
-            access.renew()
+            access.reload()
     finally:
         server.close()
-        gallery.close()
+        cache.close()
     return ended.result()
 
 
@@ -131,31 +133,31 @@ def _page_router(
     feed: FleetFeed | str,
     hiding: PrivacyFilter,
     interval_seconds: float,
-    tell_news: Callable[[], None],
-    troubles: tuple[str, ...],
+    announce_data: Callable[[], None],
+    problems: tuple[str, ...],
 ) -> PageRouter:
     notes = hiding.notes("the file of --serve-config")
 
     def opened(path: str) -> Feed:
-        made = _ServedFeed(path, interval_seconds)
-        made.timeline = FilteredTimeline(LIVE_BYTES, hiding)
-        made.start(tell_news)
-        return made
+        feed = _ServedFeed(path, interval_seconds)
+        feed.timeline = FilteredTimeline(LIVE_BYTES, hiding)
+        feed.start(announce_data)
+        return feed
 
     if isinstance(feed, str):
         return SingleHostRouter({Role.FULL: HostView(BASE, partial(opened, feed), hiding, notes=notes)})
-    feed.start(tell_news)
-    known = {state.place.name for state in feed.states} if isinstance(feed, DirectFeed) else set()
+    feed.start(announce_data)
+    names = {state.place.name for state in feed.states} if isinstance(feed, DirectFeed) else set()
 
     def reach(name: str) -> str | None:
         """Returns the socket of a host. None for hosts from Prometheus, because viewers must not start SSH."""
-        return feed.socket_path(name) if name in known else None
+        return feed.socket_path(name) if name in names else None
 
     def open_host(name: str, base: str, path: str) -> HostView:
         above = (("Hosts", f"{BASE}hosts"),)
         return HostView(base, partial(opened, path), hiding, notes=notes, above=above, name=name)
 
-    return FleetRouter(BASE, FleetView(BASE, feed, reach, hiding, troubles), reach, open_host)
+    return FleetRouter(BASE, FleetView(BASE, feed, reach, hiding, problems), reach, open_host)
 
 
 class _ServedFeed(LiveFeed):

@@ -90,7 +90,7 @@ class MonitorConfiguration:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def everything(cls, period_seconds: float = DEFAULT_PERIOD_SECONDS) -> MonitorConfiguration:
+    def default(cls, period_seconds: float = DEFAULT_PERIOD_SECONDS) -> MonitorConfiguration:
         """Returns the default configuration: all metric groups, for all processes."""
         runtime_groups = tuple(MetricGroup(name, period_seconds) for name in RUNTIME_GROUPS)
         system_groups = tuple(MetricGroup(name, period_seconds) for name in SYSTEM_GROUPS)

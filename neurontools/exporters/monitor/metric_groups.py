@@ -119,10 +119,10 @@ def _held_cores(process: Process, period: RecordPeriod) -> Iterable[tuple[str, C
             rates = [period.core_rates(core, process) for core in physical]
         else:  # each physical core is as busy as the logical core, and has an equal part of its FLOPs
             rates = [(work[0], work[1] / len(physical)) for _ in physical]
-        known = [busy for busy, _ in rates if busy is not None]
-        if not known and snapshot.source == SourceKind.SYSFS:
+        ratios = [busy for busy, _ in rates if busy is not None]
+        if not ratios and snapshot.source == SourceKind.SYSFS:
             continue  # omits the core: unknown utilization is not 0
-        utilization = 100.0 * sum(known) / len(known) if known else 0.0
+        utilization = 100.0 * sum(ratios) / len(ratios) if ratios else 0.0
         by_physical = {core.index: 100.0 * (busy or 0.0) for core, (busy, _) in zip(physical, rates, strict=True)}
         yield (
             str(neuroncore_index),
@@ -136,14 +136,14 @@ def _other_cores(process: Process, snapshot: Snapshot) -> dict[str, CoreCounters
     Readers look cores up by index, so no index may be absent.
     """
     per_device, lnc = _cores_per_device(process, snapshot), process.logical_neuroncore_config
-    held = set(process.neuroncore_indices)
+    process_cores = set(process.neuroncore_indices)
     return {
         str(index): _core_counters(
             process, snapshot, 0.0, dict.fromkeys(range(index * lnc, (index + 1) * lnc), 0.0), 0.0
         )
         for device in process.device_indices
         for index in range(device * per_device, (device + 1) * per_device)
-        if index not in held
+        if index not in process_cores
     }
 
 

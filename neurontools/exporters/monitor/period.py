@@ -35,23 +35,23 @@ class RecordBaseline:
 
     snapshot: Snapshot
     began_seconds: float  # `taken_at_seconds` of the first snapshot in the series
-    away: Mapping[CountKey, Process] = field(default_factory=dict)
+    absent: Mapping[CountKey, Process] = field(default_factory=dict)
 
     @classmethod
-    def first(cls, snapshot: Snapshot) -> RecordBaseline:
+    def initial(cls, snapshot: Snapshot) -> RecordBaseline:
         """Returns the baseline with which a series of records starts."""
         return cls(snapshot, snapshot.taken_at_seconds)
 
-    def after(self, now: Snapshot) -> RecordBaseline:
+    def next(self, now: Snapshot) -> RecordBaseline:
         """Returns the baseline of the next record; `now` is the snapshot of the current record."""
-        return RecordBaseline(now, self.began_seconds, self._away(now))
+        return RecordBaseline(now, self.began_seconds, self._absent_processes(now))
 
-    def _away(self, now: Snapshot) -> Mapping[CountKey, Process]:
-        away = dict(self.away)
+    def _absent_processes(self, now: Snapshot) -> Mapping[CountKey, Process]:
+        away = dict(self.absent)
         if now.daemon_pid != self.snapshot.daemon_pid or now.sequence < self.snapshot.sequence:
             away |= {key: process for process in self.snapshot.processes if (key := count_key(process)) is not None}
         if not away:
-            return self.away
+            return self.absent
         present = {count_key(process) for process in now.processes}
         return {
             key: process
@@ -76,7 +76,7 @@ class RecordPeriod:
         self.before = usable.snapshot if usable else None
         self.seconds = now.taken_at_seconds - self.before.taken_at_seconds if self.before else 0.0
         self._began_seconds = usable.began_seconds if usable else now.taken_at_seconds
-        self._away = usable.away if usable else {}
+        self._absent = usable.absent if usable else {}
         self._processes = {process.pid: process for process in self.before.processes} if self.before else {}
         self._cores = {core.index: core for core in self.before.cores} if self.before else {}
 
@@ -86,7 +86,7 @@ class RecordPeriod:
         if earlier is not None and counters_continue(earlier, process):
             return earlier
         key = count_key(process)
-        return None if key is None else self._away.get(key)
+        return None if key is None else self._absent.get(key)
 
     def seconds_of(self, process: Process) -> float:
         """Returns the time that the counts of a process and its cores cover.
@@ -135,8 +135,8 @@ class RecordPeriod:
         """Returns the percentiles of `total_latency` or `device_latency` in the period; None without executions."""
         earlier = self.process_before(process)
         if earlier is None and not self._counted_here(process):
-            known: LatencyPercentiles | None = getattr(process, name)
-            return known
+            percentiles: LatencyPercentiles | None = getattr(process, name)
+            return percentiles
         histogram: LatencyHistogram = getattr(process, f"{name}_histogram")
         if earlier is not None:
             past: LatencyHistogram = getattr(earlier, f"{name}_histogram")

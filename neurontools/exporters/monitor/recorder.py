@@ -63,19 +63,19 @@ def make_record(
         return periods[id(earlier)]
 
     due = [key for key, _ in group_periods(configuration) if is_due(key)]
-    made: Record = {
+    record: Record = {
         "neuron_runtime_data": [
-            _runtime_data(process, wanted, configuration)
+            _runtime_data(process, report, configuration)
             for process in now.processes
-            if uses_devices(process) and (wanted := _selected(process, configuration, due, period)) is not None
+            if uses_devices(process) and (report := _selected(process, configuration, due, period)) is not None
         ],
         "system_data": system_data({key.type: period(key) for key in due if key.selection == HOST}),
         "instance_info": instance_info(now.instance),
         "neuron_hardware_info": neuron_hardware_info(now.instance),
     }
     if K8S in due:
-        made["neuron_k8s_info"] = neuron_k8s_info(period(K8S))
-    return made
+        record["neuron_k8s_info"] = neuron_k8s_info(period(K8S))
+    return record
 
 
 def uses_devices(process: Process) -> bool:
@@ -142,18 +142,18 @@ class GroupSchedule:
         for due in (*self._due.values(), self._idle):
             due.at_seconds += seconds
 
-    def take_due(self, now_seconds: float, shortest_seconds: float = 0.0) -> frozenset[object]:
+    def collect_due(self, now_seconds: float, shortest_seconds: float = 0.0) -> frozenset[object]:
         """Returns the due keys, and schedules each again after its period, or `shortest_seconds` if that is longer."""
-        taken = set()
+        keys = set()
         for key, due in self._due.items() if self._due else [(None, self._idle)]:
             if due.at_seconds <= now_seconds + _EARLY_SECONDS:
-                taken.add(key)
+                keys.add(key)
                 period_seconds = max(due.period_seconds, shortest_seconds)
                 due.at_seconds += period_seconds
                 if due.at_seconds <= now_seconds:
                     missed = (now_seconds - due.at_seconds) // period_seconds + 1
                     due.at_seconds += missed * period_seconds
-        return frozenset(taken - {None})
+        return frozenset(keys - {None})
 
 
 def make_outage_record(
@@ -161,10 +161,10 @@ def make_outage_record(
 ) -> Record:
     """Makes a record without processes. Its groups have only `error`; its instance is that of `last`."""
     empty = replace(last, processes=(), devices=(), host=Host())
-    made = make_record(empty, configuration, lambda _: None, is_due)
-    for group in cast(dict[str, dict[str, object]], made["system_data"]).values():
+    record = make_record(empty, configuration, lambda _: None, is_due)
+    for group in cast(dict[str, dict[str, object]], record["system_data"]).values():
         group["error"] = error
-    return made
+    return record
 
 
 class MonitorRecorder:
@@ -190,16 +190,16 @@ class MonitorRecorder:
         """Sets an earlier snapshot as the first baseline of the groups with this period."""
         for key, seconds in group_periods(self._configuration):
             if seconds == period_seconds and key.type != HW_COUNTERS:
-                self._before[key] = RecordBaseline.first(past)
+                self._before[key] = RecordBaseline.initial(past)
 
-    def fits(self, snapshot: Snapshot) -> bool:
+    def accepts(self, snapshot: Snapshot) -> bool:
         """Whether the next record can use a snapshot, which must be new and at most half an interval early."""
         taken_at_seconds = snapshot.taken_at_seconds
         if self._last is not None and taken_at_seconds == self._last.taken_at_seconds:
             return False
         return taken_at_seconds >= self.next_seconds - snapshot.interval_seconds / 2
 
-    def make(self, now: Snapshot) -> Record:
+    def next_record(self, now: Snapshot) -> Record:
         """Makes the record of a snapshot, with the due groups.
 
         Shifts the schedule to the actual time of the snapshot. Otherwise one early or late snapshot would lengthen or
@@ -209,21 +209,21 @@ class MonitorRecorder:
         if abs(late_seconds) <= now.interval_seconds:
             self._schedule.shift(late_seconds)
         # A period shorter than the daemon's interval can't be met.
-        due = self._schedule.take_due(now.taken_at_seconds, now.interval_seconds)
-        made = make_record(now, self._configuration, self._before.get, due.__contains__)
+        due = self._schedule.collect_due(now.taken_at_seconds, now.interval_seconds)
+        record = make_record(now, self._configuration, self._before.get, due.__contains__)
         following: dict[int, RecordBaseline] = {}  # groups that share a baseline get the same new baseline
         for key, _ in group_periods(self._configuration):
             if key in due:
                 earlier = self._before.get(key)
                 if id(earlier) not in following:
-                    following[id(earlier)] = earlier.after(now) if earlier else RecordBaseline.first(now)
+                    following[id(earlier)] = earlier.next(now) if earlier else RecordBaseline.initial(now)
                 self._before[key] = following[id(earlier)]
         self._last = now
-        return made
+        return record
 
     def make_outage(self, error: str, now_seconds: float) -> Record | None:
         """Makes the record for a time without a snapshot; returns None before the first snapshot."""
-        due = self._schedule.take_due(now_seconds)
+        due = self._schedule.collect_due(now_seconds)
         if self._last is None:
             return None
         return make_outage_record(self._last, self._configuration, error, due.__contains__)

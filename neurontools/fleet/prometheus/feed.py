@@ -51,8 +51,8 @@ class PrometheusFeed(FleetFeed):
         self._is_closing = threading.Event()
         self._is_urgent = threading.Event()  # set for a refresh before the interval is over
         self._thread: threading.Thread | None = None
-        self._looked_at: dict[str, DirectFeed] = {}
-        self.asked: dict[str, str] = {}  # queries of the latest refresh, by name
+        self._connected_feeds: dict[str, DirectFeed] = {}
+        self.query_texts: dict[str, str] = {}  # queries of the latest refresh, by name
         self._counted = [0, 0]  # number of queries and of bytes in the current refresh
         self.query_count = 0  # number of queries in the latest complete refresh
         self.answered_bytes = 0  # bytes received in the latest complete refresh
@@ -83,17 +83,17 @@ class PrometheusFeed(FleetFeed):
 
     def socket_path(self, name: str) -> str | None:
         """Returns the local socket to the daemon of a host. None unless `reached` has connected to the host."""
-        feed = self._looked_at.get(name)
+        feed = self._connected_feeds.get(name)
         return None if feed is None else feed.socket_path(name)
 
-    def reached(self, name: str) -> str | None:
+    def connect_host(self, name: str) -> str | None:
         """Connects to a host by SSH and returns the local socket; None if the connection fails."""
-        feed = self._looked_at.get(name)
+        feed = self._connected_feeds.get(name)
         if feed is None:
             place = next((state.place for state in self._states if state.place.name == name), None)
             if place is None:
                 return None
-            feed = self._looked_at[name] = DirectFeed((place,))
+            feed = self._connected_feeds[name] = DirectFeed((place,))
             feed.start()
         feed.wait_settled(_REACH_SECONDS)
         return feed.socket_path(name)
@@ -116,9 +116,9 @@ class PrometheusFeed(FleetFeed):
         self._server.interrupt()
         if self._thread is not None:
             self._thread.join(_STOP_SECONDS)
-        for feed in self._looked_at.values():
+        for feed in self._connected_feeds.values():
             feed.close()
-        self._looked_at.clear()
+        self._connected_feeds.clear()
 
     def _run(self) -> None:
         try:
@@ -141,13 +141,13 @@ class PrometheusFeed(FleetFeed):
         self._counted = [0, 0]
         try:
             self._probe(deadline, notes)
-            asked = OverviewQueries(
+            overview_queries = OverviewQueries(
                 is_recorded=self.is_recorded,
                 are_jobs_recorded=self._are_jobs_recorded,
                 are_users_wanted=self._are_users_wanted,
             )
-            self.asked = asked.texts
-            for name, text in asked.texts.items():
+            self.query_texts = overview_queries.texts
+            for name, text in overview_queries.texts.items():
                 try:
                     answer = self._query(text, deadline)
                 except PrometheusUnreachable:
@@ -164,12 +164,12 @@ class PrometheusFeed(FleetFeed):
             return
         before = {state.place.name: state for state in self._states}
         self._states, same = deduplicate_hosts(
-            read_host_states(asked, answers, before, QueryTime(time.monotonic(), time.time()))
+            read_host_states(overview_queries, answers, before, QueryTime(time.monotonic(), time.time()))
         )
         notes |= dict.fromkeys(same)
-        told = answers.get("jobs", ())
+        job_results = answers.get("jobs", ())
         names = {state.summary.host_name: state.place.name for state in self._states if state.summary is not None}
-        self._jobs, count = read_jobs(told, names), read_job_count(told)
+        self._jobs, count = read_jobs(job_results, names), read_job_count(job_results)
         if count > MOST_JOBS:
             notes[f"of {count} jobs the {MOST_JOBS} that are worst or largest are shown"] = None
         if not self._states:

@@ -39,7 +39,7 @@ Answers = Mapping[str, tuple[PrometheusSample, ...]]
 
 
 def read_host_states(
-    asked: OverviewQueries, answers: Answers, before: Mapping[str, HostState], now: QueryTime
+    queries: OverviewQueries, answers: Answers, before: Mapping[str, HostState], now: QueryTime
 ) -> tuple[HostState, ...]:
     """Converts answers to host states, sorted by instance. `before` has the previous states by name."""
     names = _names(answers["identity"])
@@ -57,13 +57,15 @@ def read_host_states(
         state = HostState(
             place,
             HostLink.LIVE,
-            summary=_summary(asked, sample, by_host, instance, now.unix_seconds - age),
+            summary=_summary(queries, sample, by_host, instance, now.unix_seconds - age),
             received_at_seconds=now.seconds - age,
             clock_ahead_seconds=clocks[0].value if clocks else 0.0,
-            reported_steps_per_second=_of(by_host, "steps", instance),
+            reported_steps_per_second=_value_of(by_host, "steps", instance),
         )
         if age > late_seconds:
-            state = replace(state, link=HostLink.LOST, trouble=f"Prometheus has not read it for {duration_text(age)}")
+            state = replace(
+                state, link=HostLink.LOST, loss_reason=f"Prometheus has not read it for {duration_text(age)}"
+            )
         found[instance] = state
     for sample in answers.get("lost", ()):
         instance = sample.labels.get("instance", "")
@@ -104,37 +106,37 @@ def _by_instance(samples: Iterable[PrometheusSample]) -> dict[str, list[Promethe
 
 def _lost(instance: str, sample: PrometheusSample, before: Mapping[str, HostState], now: QueryTime) -> HostState:
     """Returns the state of a host that is no longer scraped; the state keeps its last summary."""
-    known = next((state for state in before.values() if state.summary and state.summary.host_name == instance), None)
-    state = known or HostState(_place(instance, shown_label(instance)))
+    previous = next((state for state in before.values() if state.summary and state.summary.host_name == instance), None)
+    state = previous or HostState(_place(instance, shown_label(instance)))
     is_down = sample.labels.get("link") == DOWN
-    trouble = "it does not answer Prometheus" if is_down else "Prometheus no longer asks it"
-    is_seen = math.isfinite(sample.value) and sample.value >= 0
-    received = now.seconds - sample.value if is_seen else state.received_at_seconds
-    return replace(state, link=HostLink.LOST, trouble=trouble, received_at_seconds=received)
+    reason = "it does not answer Prometheus" if is_down else "Prometheus no longer asks it"
+    is_scraped = math.isfinite(sample.value) and sample.value >= 0
+    received = now.seconds - sample.value if is_scraped else state.received_at_seconds
+    return replace(state, link=HostLink.LOST, loss_reason=reason, received_at_seconds=received)
 
 
 def _summary(
-    asked: OverviewQueries,
-    who: PrometheusSample,
+    queries: OverviewQueries,
+    sample: PrometheusSample,
     by_host: Mapping[str, dict[str, list[PrometheusSample]]],
     instance: str,
     taken_at: float,
 ) -> HostSummary:
     def value(query: str) -> float:
-        found = _of(by_host, query, instance)
+        found = _value_of(by_host, query, instance)
         return math.nan if found is None else found
 
-    counts, states = asked.counts.read(value("counts")), asked.states.read(value("states"))
+    counts, states = queries.counts.read(value("counts")), queries.states.read(value("states"))
     severity = states["severity"]
     is_judged = severity is not None and severity <= max(Severity)
     findings = _findings(by_host.get("findings", {}).get(instance, []), taken_at)
-    users = {user for sample in by_host.get("counts", {}).get(instance, ()) if (user := _user(sample))}
-    simulated = who.labels.get("instance_id") == _SIMULATED_ID
+    users = {user for result in by_host.get("counts", {}).get(instance, ()) if (user := _user(result))}
+    simulated = sample.labels.get("instance_id") == _SIMULATED_ID
     return HostSummary(
         host_name=instance,
-        instance_type=shown_label(who.labels.get("instance_type", "")),
-        instance_id=shown_label(who.labels.get("instance_id", "")) or None,
-        ultraserver_id=shown_label(who.labels.get("ultraserver_id", "")) or None,
+        instance_type=shown_label(sample.labels.get("instance_type", "")),
+        instance_id=shown_label(sample.labels.get("instance_id", "")) or None,
+        ultraserver_id=shown_label(sample.labels.get("ultraserver_id", "")) or None,
         ultraserver_node_index=None,
         source=SourceKind.SIMULATED if simulated else None,
         synthetic_load=None,
@@ -163,7 +165,7 @@ def _summary(
     )
 
 
-def _of(by_host: Mapping[str, dict[str, list[PrometheusSample]]], query: str, instance: str) -> float | None:
+def _value_of(by_host: Mapping[str, dict[str, list[PrometheusSample]]], query: str, instance: str) -> float | None:
     """Returns the result of a query for a host; None if missing or not a finite number."""
     samples = by_host.get(query, {}).get(instance)
     return samples[0].value if samples and math.isfinite(samples[0].value) else None
@@ -245,16 +247,16 @@ def read_jobs(samples: tuple[PrometheusSample, ...], names: Mapping[str, str]) -
     titles: dict[tuple[str, str, str], str] = {}
     slow: dict[str, PrometheusSample] = {}
     for sample in samples:
-        labels, of = sample.labels, sample.labels.get(queries.SAMPLE_OF, "")
+        labels, quantity = sample.labels, sample.labels.get(queries.SAMPLE_OF, "")
         run_id = labels.get("run_id", "")
         if not isfinite(sample.value) or sample.value < 0:
             continue
-        if of == queries.SLOW_RANK:
+        if quantity == queries.SLOW_RANK:
             slow[run_id] = sample
             continue
         key = (run_id, "", "") if run_id else ("", labels.get("instance", ""), labels.get("job_name", ""))
-        values.setdefault(key, {})[of] = sample.value
-        if of == "ranks":
+        values.setdefault(key, {})[quantity] = sample.value
+        if quantity == "ranks":
             titles[key] = shown_label(labels.get("job_name", ""))
     found = [_job(key, title, values[key], slow.get(key[0]), names) for key, title in titles.items()]
     whole = [job for job in found if job is not None]

@@ -15,7 +15,7 @@ from math import isfinite
 from neurontools.fleet.summarize import BUSY_FROM_RATIO
 from neurontools.model.jobs import LEAST_RATIO, JobState
 
-TAKEN = "neurontools_snapshot_timestamp_seconds"
+SNAPSHOT_TIMESTAMP = "neurontools_snapshot_timestamp_seconds"
 """A series that neurond exports for every host."""
 
 
@@ -130,17 +130,17 @@ class JobQuantity:
     """
 
     rule: str
-    made: Callable[[str, str], str]
+    build_expression: Callable[[str, str], str]
 
     @property
     def of_runs(self) -> PrometheusQuantity:
         """The rule and the expression for jobs on several hosts."""
-        return PrometheusQuantity(self.rule, self.made(_RUN, _OF_RUNS))
+        return PrometheusQuantity(self.rule, self.build_expression(_RUN, _OF_RUNS))
 
     @property
     def of_alone(self) -> str:
         """The expression for jobs on one host."""
-        return self.made(_ALONE, _OF_ALONE)
+        return self.build_expression(_ALONE, _OF_ALONE)
 
 
 def _over_hosts(how: str, metric: str) -> Callable[[str, str], str]:
@@ -207,8 +207,8 @@ def _gain(least: str, world_size: str) -> str:
 
 def _slow(least: str, gain: str) -> str:
     """Returns the expression for `gain` with the straggler's rank as a label, if the gain is large enough."""
-    who = f"group by (run_id, instance, rank) ({_WAIT} == on (run_id) group_left () {least})"
-    return f"{who} * on (run_id) group_left () ({gain} > {LEAST_RATIO})"
+    slow_ranks = f"group by (run_id, instance, rank) ({_WAIT} == on (run_id) group_left () {least})"
+    return f"{slow_ranks} * on (run_id) group_left () ({gain} > {LEAST_RATIO})"
 
 
 _WORLD_SIZE = JOB_QUANTITIES["world_size"].of_runs
@@ -226,42 +226,45 @@ PROBED = JOB_QUANTITIES["neuroncores"].rule
 def jobs_query(*, is_recorded: bool) -> str:
     """Returns the query for the worst jobs: stuck jobs first, then jobs with missing ranks, then the largest jobs."""
 
-    def of(name: str) -> str:
+    def job_expression(name: str) -> str:
         runs = JOB_QUANTITIES[name].of_runs
         return f"({runs.rule if is_recorded else f'({runs.expression})'} or {JOB_QUANTITIES[name].of_alone})"
 
-    cores = of("neuroncores")
+    cores = job_expression("neuroncores")
     stuck = JOB_STATES.index(JobState.STUCK)
     score = (
-        f"{cores} + (1e8 * ({of('state')} == bool {stuck}) or 0 * {cores})"
-        f" + (1e7 * ({of('world_size')} - {of('ranks')} > bool 0) or 0 * {cores})"
+        f"{cores} + (1e8 * ({job_expression('state')} == bool {stuck}) or 0 * {cores})"
+        f" + (1e7 * ({job_expression('world_size')} - {job_expression('ranks')} > bool 0) or 0 * {cores})"
     )
     worst = f"topk({MOST_JOBS}, {score})"
 
-    def told(text: str, what: str) -> str:
-        return f'label_replace({text}, "{SAMPLE_OF}", "{what}", "run_id", ".*")'
+    def with_label(text: str, quantity: str) -> str:
+        return f'label_replace({text}, "{SAMPLE_OF}", "{quantity}", "run_id", ".*")'
 
     # If the parts of a run have several names, the name of most of its ranks is used.
     name = f"topk by (run_id) (1, sum by (run_id, job_name) (neurontools_job_ranks{{{_OF_RUNS}}}))"
     ranks = JOB_QUANTITIES["ranks"]
     of_runs = ranks.rule if is_recorded else f"({ranks.of_runs.expression})"
     named = f"({of_runs} + on (run_id) group_left (job_name) 0 * {name})"
-    by_job = [told(ranks.of_alone, "ranks"), *(told(of(what), what) for what in JOB_QUANTITIES if what != "ranks")]
-    by_run = [told(named, "ranks"), told(SLOW.rule if is_recorded else f"({_SLOW_UNRECORDED})", SLOW_RANK)]
+    by_job = [
+        with_label(ranks.of_alone, "ranks"),
+        *(with_label(job_expression(quantity), quantity) for quantity in JOB_QUANTITIES if quantity != "ranks"),
+    ]
+    by_run = [with_label(named, "ranks"), with_label(SLOW.rule if is_recorded else f"({_SLOW_UNRECORDED})", SLOW_RANK)]
     # The parentheses are needed because `and` binds tighter than `or`.
     bounded = (
         f"({' or '.join(series)}) and on ({key}) {worst}" for series, key in ((by_job, _KEY), (by_run, "run_id"))
     )
-    return " or ".join((*bounded, told(f"count({cores})", JOB_COUNT)))
+    return " or ".join((*bounded, with_label(f"count({cores})", JOB_COUNT)))
 
 
 MOST_FINDINGS = 100  # listed findings per severity, longest first; further findings are only counted
-SEEN_WITHIN = "1h"
+LOOKBACK = "1h"
 CLOCK_SECONDS = 60
 DOWN, GONE = "down", "gone"
 FULL_RATIO = 1000
 _CORES = 600  # more cores than any host has: 64 devices of 8 cores are 512
-_EACH_HOST = f"group by (instance) ({TAKEN})"
+_EACH_HOST = f"group by (instance) ({SNAPSHOT_TIMESTAMP})"
 _SEVERITIES = ("critical", "warning", "notice")
 _RECORDED_FROM = 0.9
 
@@ -292,8 +295,8 @@ class PackedQuery:
         terms, place = [], 1
         for part in reversed(self.parts):
             # Recording rules may add labels, so `max by` reduces them to one sample per host.
-            known = f"clamp_max(max by (instance) ({part.expression}), {part.unknown - 1})"
-            terms.append(f"{place} * ({known} or {part.unknown} * {_EACH_HOST})")
+            bounded = f"clamp_max(max by (instance) ({part.expression}), {part.unknown - 1})"
+            terms.append(f"{place} * ({bounded} or {part.unknown} * {_EACH_HOST})")
             place *= part.base
         return " + ".join(reversed(terms))
 
@@ -309,14 +312,14 @@ class PackedQuery:
         return found
 
 
-PROBE = f'count by (__name__) ({{__name__=~"{TAKEN}|{DEVICES.rule}|{PROBED}"}})'
+PROBE = f'count by (__name__) ({{__name__=~"{SNAPSHOT_TIMESTAMP}|{DEVICES.rule}|{PROBED}"}})'
 """Counts the hosts, the hosts with recorded rules, and the runs with recorded rules."""
 
 
 def has_rules(counts: dict[str, float]) -> bool:
     """Whether Prometheus has our recording rules, by the result of PROBE: for at least nine tenths of the hosts."""
     recorded = counts.get(DEVICES.rule, 0.0)
-    return recorded > 0 and recorded >= _RECORDED_FROM * counts.get(TAKEN, 0.0)
+    return recorded > 0 and recorded >= _RECORDED_FROM * counts.get(SNAPSHOT_TIMESTAMP, 0.0)
 
 
 def has_job_rules(counts: dict[str, float]) -> bool:
@@ -342,17 +345,17 @@ class OverviewQueries:
     """The queries of one refresh, with or without recording rules."""
 
     def __init__(self, *, is_recorded: bool, are_jobs_recorded: bool = False, are_users_wanted: bool = False) -> None:
-        def of(quantity: PrometheusQuantity) -> str:
+        def expression(quantity: PrometheusQuantity) -> str:
             return quantity.rule if is_recorded else quantity.expression
 
         def thousandths(quantity: PrometheusQuantity) -> str:
-            return f"round({FULL_RATIO} * clamp_min({of(quantity)}, 0))"
+            return f"round({FULL_RATIO} * clamp_min({expression(quantity)}, 0))"
 
         self.counts = PackedQuery(
-            PackedField("neuroncore_count", _CORES, of(CORES)),
-            PackedField("held_neuroncore_count", _CORES, of(HELD)),
-            PackedField("busy_neuroncore_count", _CORES, of(BUSY)),
-            PackedField("free_neuroncore_count", _CORES, of(FREE)),
+            PackedField("neuroncore_count", _CORES, expression(CORES)),
+            PackedField("held_neuroncore_count", _CORES, expression(HELD)),
+            PackedField("busy_neuroncore_count", _CORES, expression(BUSY)),
+            PackedField("free_neuroncore_count", _CORES, expression(FREE)),
             PackedField("job_count", _CORES, "neurontools_jobs"),
             PackedField("problem_count", 100, "neurontools_warnings"),
         )
@@ -371,7 +374,7 @@ class OverviewQueries:
             "counts": _by_user(self.counts.query) if are_users_wanted else self.counts.query,
             "states": self.states.query,
             "devices": f"max by (instance) ({devices})",
-            "steps": f"max by (instance) ({of(STEPS)})",
+            "steps": f"max by (instance) ({expression(STEPS)})",
             "findings": _FINDINGS,
             "lost": _LOST,
             "clocks": _CLOCKS,
@@ -393,7 +396,7 @@ def _by_user(query: str) -> str:
     return f"({query}) * on (instance) group_right () ({_USERS} or on (instance) {_EACH_HOST})"
 
 
-_AGE = f"min by (instance) (time() - timestamp({TAKEN}))"
+_AGE = f"min by (instance) (time() - timestamp({SNAPSHOT_TIMESTAMP}))"
 _WHO = "instance, node, instance_type, instance_id, ultraserver_id"
 # An address that moved to another instance has two identities. Selects one, because the query fails with two.
 _IDENTITY = (
@@ -406,13 +409,17 @@ _FINDINGS = " or ".join(
     for severity in _SEVERITIES[:2]
 )
 _SILENT = "max by (instance) (up) == 0"
-_SEEN = f"(time() - max by (instance) (max_over_time({TAKEN}[{SEEN_WITHIN}])) unless on (instance) {_EACH_HOST})"
+_LAST_SNAPSHOT_AGE = (
+    f"(time() - max by (instance) (max_over_time({SNAPSHOT_TIMESTAMP}[{LOOKBACK}])) unless on (instance) {_EACH_HOST})"
+)
 # Targets that are down, in scrape jobs that scraped a neurond within SEEN_WITHIN.
-_NEVER = f"-1 - max by (instance) (up == 0 and on (job) group by (job) (max_over_time({TAKEN}[{SEEN_WITHIN}])))"
+_NEVER = (
+    f"-1 - max by (instance) (up == 0 and on (job) group by (job) (max_over_time({SNAPSHOT_TIMESTAMP}[{LOOKBACK}])))"
+)
 _LOST = (
-    f'label_replace({_SEEN} and on (instance) ({_SILENT}), "link", "{DOWN}", "instance", ".*")'
-    f' or on (instance) label_replace({_SEEN}, "link", "{GONE}", "instance", ".*")'
+    f'label_replace({_LAST_SNAPSHOT_AGE} and on (instance) ({_SILENT}), "link", "{DOWN}", "instance", ".*")'
+    f' or on (instance) label_replace({_LAST_SNAPSHOT_AGE}, "link", "{GONE}", "instance", ".*")'
     f' or on (instance) label_replace({_NEVER} unless on (instance) {_EACH_HOST}, "link", "{DOWN}", "instance", ".*")'
 )
-_OFF = f"max by (instance) ({TAKEN} - timestamp({TAKEN}))"
+_OFF = f"max by (instance) ({SNAPSHOT_TIMESTAMP} - timestamp({SNAPSHOT_TIMESTAMP}))"
 _CLOCKS = f"{_OFF} > {CLOCK_SECONDS} or {_OFF} < -{CLOCK_SECONDS}"

@@ -27,7 +27,7 @@ from neurontools.util.version import __version__
 MOST_BYTES = 32 * 2**20  # limit of one answer after decompression
 _CONNECT_SECONDS = 5.0
 _MOST_REDIRECTIONS = 3
-_LONGEST_TOLD = 160
+_LONGEST_EXCERPT = 160
 _CHUNK_BYTES = 2**16
 _API = "/api/v1"
 _PORTS = {"http": 80, "https": 443}
@@ -155,11 +155,13 @@ class PrometheusServer:
     def _open_connection(self, deadline: float) -> http.client.HTTPConnection:
         seconds = min(_CONNECT_SECONDS, _seconds_left(deadline))
         if self._scheme == "http":
-            made = http.client.HTTPConnection(self._host, self._port, timeout=seconds)
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=seconds)
         else:
-            made = http.client.HTTPSConnection(self._host, self._port, timeout=seconds, context=self._access.context())
-        made.connect()
-        return made
+            connection = http.client.HTTPSConnection(
+                self._host, self._port, timeout=seconds, context=self._access.context()
+            )
+        connection.connect()
+        return connection
 
 
 def _address(url: str) -> tuple[str, str, int, str]:
@@ -221,23 +223,23 @@ def _answer(status: int, kind: str, body: bytes, size_bytes: int) -> PrometheusA
     try:
         document = json.loads(body)
         if document["status"] != "success":
-            said = excerpt(str(document.get("error", "")), _LONGEST_TOLD)
-            raise PrometheusProblem(f"{said or 'it failed without a reason'} (status {status})")
+            error_text = excerpt(str(document.get("error", "")), _LONGEST_EXCERPT)
+            raise PrometheusProblem(f"{error_text or 'it failed without a reason'} (status {status})")
         found = document["data"]
         if found["resultType"] != "vector":
             raise ValueError("no vector")
         samples = tuple(
             [PrometheusSample(_labels(each["metric"]), _number(each["value"][1])) for each in found["result"]]
         )
-        told = [str(line) for line in document.get("warnings") or ()]
-        told += ["partial answer"] if document.get("isPartial") is True else []
+        warnings = [str(line) for line in document.get("warnings") or ()]
+        warnings += ["partial answer"] if document.get("isPartial") is True else []
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         word = excerpt(kind.partition(";")[0] or "nothing that is named", 40)
         hint = "; is the path right? Mimir's ends with /prometheus" if status == 404 else ""
         raise PrometheusUnreachable(
             f"it is not a Prometheus: status {status} with {word} at {_API}/query{hint}"
         ) from None
-    return PrometheusAnswer(samples, tuple(excerpt(line, _LONGEST_TOLD) for line in told[:4]), size_bytes)
+    return PrometheusAnswer(samples, tuple(excerpt(line, _LONGEST_EXCERPT) for line in warnings[:4]), size_bytes)
 
 
 def _labels(found: object) -> dict[str, str]:
@@ -291,15 +293,15 @@ class PrometheusAccess:
     def context(self) -> ssl.SSLContext:
         """Returns the TLS context of a connection. Raises UserError if a file cannot be read."""
         try:
-            made = ssl.create_default_context(cafile=self.tls_ca)
-            made.minimum_version = ssl.TLSVersion.TLSv1_2
+            tls_context = ssl.create_default_context(cafile=self.tls_ca)
+            tls_context.minimum_version = ssl.TLSVersion.TLSv1_2
             if self.tls_certificate is not None:
                 # Without a password function, OpenSSL would ask for the password of a key on the terminal.
-                made.load_cert_chain(self.tls_certificate, self.tls_key, password=lambda: "")
+                tls_context.load_cert_chain(self.tls_certificate, self.tls_key, password=lambda: "")
         except (OSError, ValueError) as error:
-            said = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-            raise UserError(f"tls_ca, tls_certificate, tls_key: {said}; give PEM files that fit", EXIT_USAGE) from None
-        return made
+            cause = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+            raise UserError(f"tls_ca, tls_certificate, tls_key: {cause}; give PEM files that fit", EXIT_USAGE) from None
+        return tls_context
 
     def check(self) -> None:
         """Raises UserError if a setting is invalid or a file cannot be used."""

@@ -61,9 +61,9 @@ def find_peak(profile: Profile) -> MemoryPeak | None:
     by_category = dict.fromkeys(CATEGORIES, 0)
     for share in shares:
         by_category[share.category] += share.bytes
-    known = dict(zip(profile.metadata.cores, profile.state.hbm_peak_bytes, strict=False)).get(core, size)
+    core_peak = dict(zip(profile.metadata.cores, profile.state.hbm_peak_bytes, strict=False)).get(core, size)
     # `size` may exceed the true peak: it has the final size of the runtime's own memory, which has no events.
-    return MemoryPeak(core, at_ns, min(size, known), by_category, shares, known)
+    return MemoryPeak(core, at_ns, min(size, core_peak), by_category, shares, core_peak)
 
 
 def levels_over_time(profile: Profile, core: int, most: int) -> tuple[MemoryLevel, ...]:
@@ -183,8 +183,8 @@ def _set_final_category(
     live: dict[int, tuple[int, int, int]], address: int, size: int, category: int, stack: int
 ) -> None:
     """Sets the category that a storage had at its end; keeps size and stack of its allocation if known."""
-    known = live.get(address)
-    live[address] = (size, category, stack) if known is None else (known[0], category, known[2])
+    allocation = live.get(address)
+    live[address] = (size, category, stack) if allocation is None else (allocation[0], category, allocation[2])
 
 
 def _sum_by_line(profile: Profile, storages: Iterable[tuple[int, int, int]]) -> tuple[LineMemory, ...]:

@@ -67,10 +67,10 @@ def straggler_index(ratios: Sequence[float | None]) -> int | None:
 
     The straggler waits least. Returns None if no rank waits clearly less than the others, or if a share is unknown.
     """
-    known = [(ratio, place) for place, ratio in enumerate(ratios) if ratio is not None]
-    if len(known) < 2 or len(known) < len(ratios):
+    known_ratios = [(ratio, place) for place, ratio in enumerate(ratios) if ratio is not None]
+    if len(known_ratios) < 2 or len(known_ratios) < len(ratios):
         return None
-    (least, place), *others = sorted(known)
+    (least, place), *others = sorted(known_ratios)
     middle = others[len(others) // 2][0]
     return place if middle - least >= _LEAST_WAIT_RATIO else None
 
@@ -115,8 +115,8 @@ class RankReport:
     @property
     def hbm_peak_bytes(self) -> int | None:
         """The highest HBM peak of the worker's cores; None if unknown."""
-        known = self.profile.state.hbm_peak_bytes
-        return max(known) if known else None if self.peak is None else self.peak.bytes
+        peaks = self.profile.state.hbm_peak_bytes
+        return max(peaks) if peaks else None if self.peak is None else self.peak.bytes
 
     @property
     def incomplete_reason(self) -> str:
@@ -156,8 +156,8 @@ class RunReport:
     @property
     def flops_per_second(self) -> float | None:
         """The sum of the FLOPS of all ranks; None if the FLOPS of a rank are unknown."""
-        known = [rank.flops_per_second for rank in self.ranks if rank.flops_per_second is not None]
-        return sum(known) if len(known) == len(self.ranks) else None
+        rates = [rank.flops_per_second for rank in self.ranks if rank.flops_per_second is not None]
+        return sum(rates) if len(rates) == len(self.ranks) else None
 
     @property
     def split_steps(self) -> int:
@@ -167,8 +167,8 @@ class RunReport:
     @property
     def mfu_ratio(self) -> float | None:
         """The mean MFU of all ranks; None if the MFU of a rank is unknown."""
-        known = [rank.mfu_ratio for rank in self.ranks if rank.mfu_ratio is not None]
-        return sum(known) / len(known) if len(known) == len(self.ranks) else None
+        ratios = [rank.mfu_ratio for rank in self.ranks if rank.mfu_ratio is not None]
+        return sum(ratios) / len(ratios) if len(ratios) == len(self.ranks) else None
 
     @property
     def highest(self) -> RankReport:

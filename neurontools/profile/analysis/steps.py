@@ -289,13 +289,13 @@ def _execution_slices(
 ) -> Iterator[TimelineSlice]:
     """Splits an execution into slices of compute and of collectives, in order of time."""
     begun = at = start_ns
-    for number, took in enumerate(times, first_operator):
+    for number, duration_ns in enumerate(times, first_operator):
         operator = profile.operators[number]
         if operator.engine is Engine.COLLECTIVES:
             if at > begun:
                 yield TimelineSlice("execute", module, begun, at)
-            yield TimelineSlice("collectives", operator.name, at, at + took)
-            begun = at + took
-        at += took
+            yield TimelineSlice("collectives", operator.name, at, at + duration_ns)
+            begun = at + duration_ns
+        at += duration_ns
     if end_ns > begun:
         yield TimelineSlice("execute", module, begun, end_ns)

@@ -75,11 +75,11 @@ def merge_into_trace(text: str, profile: Profile, *, with_host: bool = False) ->
 def _drop_gpu_names(text: str, cores: Sequence[int]) -> str:
     """Removes Kineto's names of GPU tracks that have the same number as one of our cores."""
 
-    def kept(found: re.Match[str]) -> str:
+    def without_gpu_name(found: re.Match[str]) -> str:
         pid = _PID.search(found[0])
         return "" if pid is not None and int(pid[1]) in cores else found[0]
 
-    return _METADATA_EVENT.sub(kept, text)
+    return _METADATA_EVENT.sub(without_gpu_name, text)
 
 
 def _header(profile: Profile, base: int) -> str:
@@ -116,8 +116,8 @@ def trace_events(profile: Profile, base: int, *, with_host: bool = True) -> Iter
 def _track_names(profile: Profile, with_host: bool) -> Iterator[str]:
     about = profile.metadata
 
-    def named(what: str, pid: int, tid: int | str, **arguments: Any) -> str:
-        return json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": arguments})
+    def named(record_name: str, pid: int, tid: int | str, **arguments: Any) -> str:
+        return json.dumps({"ph": "M", "name": record_name, "pid": pid, "tid": tid, "ts": 0, "args": arguments})
 
     if with_host:
         yield named("process_name", about.pid, 0, name=f"{about.worker}: {about.script or 'python'}")
@@ -144,7 +144,7 @@ def _step_events(profile: Profile, base: int) -> Iterator[str]:
             "compute": step.compute_ns,
             "collective": step.collective_ns,
         }
-        arguments = {"flops": step.flops, **{f"{name} us": took / 1e3 for name, took in parts.items()}}
+        arguments = {"flops": step.flops, **{f"{name} us": duration_ns / 1e3 for name, duration_ns in parts.items()}}
         yield _complete_event(
             "user_annotation", f"ProfilerStep#{step.step}", pid, pid, step.start_ns, step.end_ns, base, arguments
         )
@@ -183,11 +183,11 @@ def _execution_events(profile: Profile, base: int) -> Iterator[str]:
         yield f'{{"ph":"s","id":{tag},"pid":{pid},"tid":{pid},"ts":{launched},"cat":"ac2g","name":"ac2g"}}'
         yield f'{{"ph":"f","id":{tag},"pid":{core},"tid":{lane},"ts":{start},"cat":"ac2g","name":"ac2g","bp":"e"}}'
         extra = f'"device":{core},{ids},{common}'
-        for number, took in enumerate(times, graph.first_operator):
+        for number, duration_ns in enumerate(times, graph.first_operator):
             head, tail = parts[number]
-            shown_ns = took if begun_ns < _EXACT_NS else max(0, took - _INEXACT_BY_NS)
+            shown_ns = duration_ns if begun_ns < _EXACT_NS else max(0, duration_ns - _INEXACT_BY_NS)
             yield f'{head},"pid":{core},"ts":{_us(begun_ns)},"dur":{_us(shown_ns)},"args":{{{extra}{tail}'
-            begun_ns += took
+            begun_ns += duration_ns
             extra = f'"device":{core},{common}'
 
 

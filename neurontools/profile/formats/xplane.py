@@ -108,17 +108,17 @@ class Plane:
 
 def encode_event(kind: int, offset_ns: int, duration_ns: int, stats: Iterable[bytes] = ()) -> bytes:
     """Encodes an event; its offset is relative to the start of its line."""
-    made = bytearray(b"\x08")
-    append_varint(made, kind)
-    made += b"\x10"
-    append_varint(made, max(0, offset_ns) * _PS)
-    made += b"\x18"
-    append_varint(made, max(0, duration_ns) * _PS)
+    encoded = bytearray(b"\x08")
+    append_varint(encoded, kind)
+    encoded += b"\x10"
+    append_varint(encoded, max(0, offset_ns) * _PS)
+    encoded += b"\x18"
+    append_varint(encoded, max(0, duration_ns) * _PS)
     for stat in stats:
-        made += _STAT
-        append_varint(made, len(stat))
-        made += stat
-    return bytes(made)
+        encoded += _STAT
+        append_varint(encoded, len(stat))
+        encoded += stat
+    return bytes(encoded)
 
 
 def encode_space(planes: Iterable[Plane], host: str, warnings: Iterable[str] = ()) -> bytes:
@@ -214,9 +214,9 @@ def _operator_events(profile: Profile, plane: Plane, core: int, base_ns: int) ->
         if row.core != core:
             continue
         begun_ns = row.start_ns - base_ns
-        for number, took in enumerate(times, profile.graphs[row.graph].first_operator):
-            yield encode_event(kinds[number], begun_ns, took)
-            begun_ns += took
+        for number, duration_ns in enumerate(times, profile.graphs[row.graph].first_operator):
+            yield encode_event(kinds[number], begun_ns, duration_ns)
+            begun_ns += duration_ns
 
 
 def _operator_kind(profile: Profile, plane: Plane, number: int, operator: OperatorDefinition) -> int:
@@ -266,12 +266,12 @@ def _host_plane(profile: Profile, number: int, base_ns: int) -> Plane:
         main.append((row.queued_ns, launch))
     for span in profile.spans:
         if span.kind in (SpanKind.COMPILE, SpanKind.INPUT_WAIT, SpanKind.ANNOTATION, SpanKind.FALLBACK):
-            made = encode_event(
+            encoded = encode_event(
                 plane.event_kind(profile.names[span.name]), span.start_ns - base_ns, span.end_ns - span.start_ns
             )
-            main.append((span.start_ns, made))
+            main.append((span.start_ns, encoded))
     main.sort(key=lambda item: item[0])
-    plane.add_line(pid, "python", base_ns, [made for _, made in main])
+    plane.add_line(pid, "python", base_ns, [encoded for _, encoded in main])
     plane.add_line(pid + 1, "memory", base_ns, _memory_events(profile, plane, base_ns))
     return plane
 

@@ -24,7 +24,7 @@ from neurontools.profile import read_profile
 from neurontools.profile.chunks import SUFFIX
 from neurontools.profile.formats.outputs import worker_name, write_outputs
 from neurontools.profile.writer import ProfileStream, ProfileWriter
-from neurontools.rpc.profile_protocol import ASKED, encode_failure
+from neurontools.rpc.profile_protocol import ACCEPTED, encode_failure
 from neurontools.runtime.capture.replay import replayer
 from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import steps
@@ -115,7 +115,7 @@ class _Capture:
         try:
             with self.channel:
                 self.channel.settimeout(_SEND_SECONDS)
-                self.channel.sendall(ASKED + b"\n")
+                self.channel.sendall(ACCEPTED + b"\n")
                 if not self._wait_for_begin():
                     idle = f"nothing was executed for {_LONGEST_WAIT_SECONDS:.0f} s; look at what its script waits for"
                     _send_refusal(self.channel, "it ended before anything was executed" if self._is_ending else idle)
@@ -184,7 +184,7 @@ class _Capture:
             self.channel.shutdown(socket.SHUT_RDWR)
 
     def _send(self, stream: ProfileStream) -> None:
-        data = stream.take_pending()
+        data = stream.drain_pending()
         if data:
             self.channel.sendall(data)
 

@@ -216,7 +216,9 @@ class CompileCache:
                 cache_mode = (_OWN_MODE if is_default else _NAMED_MODE) if make else None
                 directory = Directory.open(path.parent, make_mode=cache_mode, may_be_link=False)
                 for name in (path.name, f"MODULE_{graph_hash}+{flags.hash_text}"):
-                    directory = stack.enter_context(directory).below(name, make_mode=_NAMED_MODE if make else None)
+                    directory = stack.enter_context(directory).open_subdirectory(
+                        name, make_mode=_NAMED_MODE if make else None
+                    )
                 entry = stack.enter_context(directory)
             except NotTrusted as error:
                 if self._is_first("not trusted"):

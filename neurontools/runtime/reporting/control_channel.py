@@ -111,7 +111,7 @@ class CaptureRequests:
             os.close(descriptor)
             return
         try:
-            request = CaptureRequest(profile_protocol.read_passed_on(value), channel)
+            request = CaptureRequest(profile_protocol.decode_forwarded_request(value), channel)
         except ValueError:
             channel.close()
             raise

@@ -174,10 +174,10 @@ def _row_runs(
         label = f"ND {place.first}-{place.last}: "
         return [(label, "lit" if is_lit else "label"), (place.word, place.style)]
     device = place.first
-    grave = context.figures.marked_devices.get(device)
+    severity = context.figures.marked_devices.get(device)
     label, style = f"ND{device}", "lit" if is_lit else "label"
-    if grave is not None:
-        label, style = label + _severity_mark(context, grave), _severity_style(grave)
+    if severity is not None:
+        label, style = label + _severity_mark(context, severity), _severity_style(severity)
     runs: list[Run] = [(label.ljust(_LABEL_CELLS), style)]
     if not cores:
         return [*runs, (place.word, place.style)]
@@ -198,8 +198,8 @@ def _hbm_runs(context: RenderContext, device: int, cores: list[LogicalNeuronCore
     used = context.figures.device_used_bytes[device]
     if context.pid is not None:
         parts = [core.memory.total_bytes for each in cores for core in each.cores if core.owner_pid == context.pid]
-        known = [size for size in parts if size is not None]
-        used = sum(known) if known else None
+        sizes = [size for size in parts if size is not None]
+        used = sum(sizes) if sizes else None
     capacity = context.snapshot.devices[device].memory_bytes
     ratio = used / capacity if used is not None and capacity else None
     style = memory_style(ratio)
@@ -218,9 +218,9 @@ def _core_runs(context: RenderContext, core: LogicalNeuronCore, cells: int) -> l
     is_shown = context.pid is None or context.pid in core.owner_pids
     if not is_shown:
         ratio = None
-    grave = context.figures.marked_cores.get(core.index) if is_shown else None
-    style = _core_style(context, core, ratio) if grave is None else _severity_style(grave)
-    mark = "" if grave is None else _severity_mark(context, grave)
+    severity = context.figures.marked_cores.get(core.index) if is_shown else None
+    style = _core_style(context, core, ratio) if severity is None else _severity_style(severity)
+    mark = "" if severity is None else _severity_mark(context, severity)
     if cells < _TEXT_CELL:
         return [(mark or _level_glyph(context, core, ratio, is_shown), style)]
     if cells < _BAR_CELL:
@@ -274,12 +274,12 @@ def _core_style(context: RenderContext, core: LogicalNeuronCore, ratio: float | 
     return style if style != "held" or core.owner_pids else "dim"
 
 
-def _severity_mark(context: RenderContext, grave: Severity) -> str:
-    return context.glyphs.bad if grave is Severity.CRITICAL else context.glyphs.warn
+def _severity_mark(context: RenderContext, severity: Severity) -> str:
+    return context.glyphs.bad if severity is Severity.CRITICAL else context.glyphs.warn
 
 
-def _severity_style(grave: Severity) -> str:
-    return "bad" if grave is Severity.CRITICAL else "warn"
+def _severity_style(severity: Severity) -> str:
+    return "bad" if severity is Severity.CRITICAL else "warn"
 
 
 def owner_text(figures: Figures, core: LogicalNeuronCore) -> str:
@@ -290,8 +290,8 @@ def owner_text(figures: Figures, core: LogicalNeuronCore) -> str:
     """
 
     def name(pid: int) -> str:
-        known = figures.ranks.get(pid)
-        return str(pid) if known is None else printable(known.process.tag, _TAG_CELLS)
+        rank = figures.ranks.get(pid)
+        return str(pid) if rank is None else printable(rank.process.tag, _TAG_CELLS)
 
     mark = " (inferred)" if core.is_owner_inferred else ""
     names = [name(pid) + mark for pid in core.owner_pids] + [f"{name(pid)}?" for pid in core.candidate_pids]

@@ -72,9 +72,9 @@ class Figures:
         self.missing_devices = frozenset(range(expected)) - present
         self.snapshot = snapshot
         if self.missing_devices or hidden:
-            gone = [_absent_device(index) for index in self.missing_devices]
-            gone += [replace(_absent_device(device.index), connected_to=device.connected_to) for device in hidden]
-            devices = tuple(sorted((*snapshot.devices, *gone), key=lambda device: device.index))
+            absent = [_absent_device(index) for index in self.missing_devices]
+            absent += [replace(_absent_device(device.index), connected_to=device.connected_to) for device in hidden]
+            devices = tuple(sorted((*snapshot.devices, *absent), key=lambda device: device.index))
             self.snapshot = replace(snapshot, devices=devices)
 
     @cached_property
@@ -152,8 +152,8 @@ class Figures:
 
     def device_memory(self, pid: int | None) -> DeviceMemory:
         """Returns the device memory of a process by category; that of the whole host if `pid` is None."""
-        held = self.held_cores(pid)
-        return sum_device_memory(core.memory for core in held) if held or pid is None else _UNKNOWN_DEVICE_MEMORY
+        owned = self.held_cores(pid)
+        return sum_device_memory(core.memory for core in owned) if owned or pid is None else _UNKNOWN_DEVICE_MEMORY
 
     def host_memory(self, pid: int | None) -> HostMemory:
         """Returns the host memory of a process by category; that of the whole host if `pid` is None."""
@@ -179,7 +179,7 @@ class Figures:
 
     def flops(self, pid: int | None) -> float | None:
         """Returns the total FLOPS of a process's cores, or of all cores if `pid` is None; None if unknown."""
-        return known_sum(core.flops_per_second for core in self.held_cores(pid))
+        return sum_known_floats(core.flops_per_second for core in self.held_cores(pid))
 
     def memory_ratio(self, device_index: int) -> float | None:
         """Returns the share of a device's memory that is in use."""
@@ -201,18 +201,18 @@ class Figures:
     def device_utilization(self) -> tuple[float | None, ...]:
         """The mean utilization of each device's cores, by device index; None for a device without known utilization."""
         sums = [0.0] * len(self.snapshot.devices)
-        known = [0] * len(sums)
+        counts = [0] * len(sums)
         for core in self.snapshot.cores:
             if core.device_index >= len(sums):
                 continue
             if core.utilization_ratio is not None:
                 sums[core.device_index] += core.utilization_ratio
-                known[core.device_index] += 1
-        return tuple(sums[index] / known[index] if known[index] else None for index in range(len(sums)))
+                counts[core.device_index] += 1
+        return tuple(sums[index] / counts[index] if counts[index] else None for index in range(len(sums)))
 
     def _figures(self, rank: Rank) -> ProcessFigures:
         process, cores = rank.process, rank.cores
-        flops = known_sum(core.flops_per_second for core in cores)
+        flops = sum_known_floats(core.flops_per_second for core in cores)
         last = rank.last_execution_at_unix_seconds
         peak = self.peak_flops_per_core
         memory = [used for core in cores if (used := core.memory.total_bytes) is not None]
@@ -245,7 +245,7 @@ def sum_counters(counters: object) -> int:
     return sum([getattr(counters, name) for name in counters.__slots__])  # type: ignore[attr-defined]
 
 
-def known_sum(values: Iterable[float | None]) -> float | None:
+def sum_known_floats(values: Iterable[float | None]) -> float | None:
     """Returns the sum of the known values; None if none is known."""
     return sum_known(value for value in values)
 
@@ -270,9 +270,9 @@ class DeviceFilter:
     def first_missing_device(self, snapshot: Snapshot) -> str:
         """Returns the index or PCI address of the first selected device that the host lacks; "" if none is missing."""
         present = {device.index for device in snapshot.devices} | set(snapshot.instance.expected_device_indices)
-        known = {device.bdf for device in snapshot.devices}
+        bdfs = {device.bdf for device in snapshot.devices}
         lost = [str(index) for index in sorted(self.device_indices - present)]
-        return next(iter([*lost, *sorted(self.bdfs - known)]), "")
+        return next(iter([*lost, *sorted(self.bdfs - bdfs)]), "")
 
     def has_cores(self, snapshot: Snapshot) -> bool:
         """Returns whether the host has any of the selected NeuronCores.
@@ -311,7 +311,7 @@ class DeviceFilter:
             visible = self._visible_core_range(snapshot)
             cores = tuple(core for core in cores if core.index in visible)
             shown &= {core.device_index for core in cores}
-        held = {core.index for core in cores}
+        indices = {core.index for core in cores}
         return replace(
             snapshot,
             ended=_ended_on_devices(snapshot.ended, shown),
@@ -321,7 +321,7 @@ class DeviceFilter:
             processes=tuple(
                 process
                 for process in snapshot.processes
-                if held.intersection(process.core_indices)
+                if indices.intersection(process.core_indices)
                 or (not process.core_indices and shown.intersection(process.device_indices))
             ),
         )

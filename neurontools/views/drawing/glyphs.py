@@ -157,8 +157,8 @@ def bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "busy") ->
     """Draws a bar of `width` cells, filled in proportion to `ratio` (0..1); an empty bar if the ratio is unknown."""
     if width <= 0:
         return ()
-    known = 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
-    filled, track = _filled_and_track(round(known * width * 8), width, glyphs)
+    bounded = 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
+    filled, track = _filled_and_track(round(bounded * width * 8), width, glyphs)
     return ((filled, style), (track, "track")) if filled else ((track, "track"),)
 
 
@@ -166,8 +166,8 @@ def thin_bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "memo
     """Draws the thin bar that shows memory use. Any ratio above 0 fills at least half a cell."""
     if width <= 0:
         return ()
-    known = 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
-    halves = max(round(known * width * 2), 1 if known else 0)
+    bounded = 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
+    halves = max(round(bounded * width * 2), 1 if bounded else 0)
     whole, half = divmod(halves, 2)
     filled = glyphs.thin_full * whole + (glyphs.thin_half or glyphs.thin_full) * half
     track = glyphs.thin_track * (width - len(filled))
@@ -268,18 +268,18 @@ def _head(line: Line, width: int) -> Line:
 
 def _cells_from(line: Line, start: int, width: int) -> Line:
     """Returns the part of a line from cell `start` on. Replaces a two-cell character cut at `start` with spaces."""
-    kept: list[tuple[str, str]] = []
+    runs: list[tuple[str, str]] = []
     position = 0
     for text, style in line:
         cells = width_of(text)
         if position >= start:
-            kept.append((text, style))
+            runs.append((text, style))
         elif position + cells > start:
             head = clip(text, start - position)
             rest = text[len(head) :]
             gap = position + width_of(head)
             if gap < start and rest:  # the cut splits a two-cell character
                 rest = " " * (width_of(rest[0]) - (start - gap)) + rest[1:]
-            kept.append((rest, style))
+            runs.append((rest, style))
         position += cells
-    return fit(tuple(kept), max(0, width - start))
+    return fit(tuple(runs), max(0, width - start))

@@ -93,9 +93,9 @@ def fit(line: Sequence[Run], width: int, style: str = "text") -> Line:
     for position, (text, _) in enumerate(line):
         cells = width_of(text)
         if used + cells > width:
-            kept = list(line[:position])
-            kept.append((pad(clip(text, width - used), width - used), line[position][1]))
-            return tuple(kept)
+            runs = list(line[:position])
+            runs.append((pad(clip(text, width - used), width - used), line[position][1]))
+            return tuple(runs)
         used += cells
     if used == width:
         return tuple(line)
@@ -127,14 +127,14 @@ def clip(text: str, width: int, *, mark: bool = False) -> str:
     room = width - 1 if mark else width
     if text.isascii():
         return text[:room] + (_ELLIPSIS if mark else "")
-    kept, used = [], 0
+    characters, used = [], 0
     for character in text[: 4 * room + 16]:
         cells = cell_width(character)
         if used + cells > room:
             break
-        kept.append(character)
+        characters.append(character)
         used += cells
-    return "".join(kept) + (_ELLIPSIS if mark else "")
+    return "".join(characters) + (_ELLIPSIS if mark else "")
 
 
 def pad(text: str, width: int) -> str:
@@ -203,16 +203,16 @@ def count_column(
 
 def fitting_columns(columns: Sequence[TableColumn[RowType]], width: int) -> list[tuple[TableColumn[RowType], int]]:
     """Returns the columns that fit in `width` terminal cells, each with its width."""
-    kept: list[TableColumn[RowType]] = []
+    fitting: list[TableColumn[RowType]] = []
     used = 1
     for column in sorted(columns, key=lambda column: column.rank):
         if column.cells and used + column.cells + 1 <= width:
-            kept.append(column)
+            fitting.append(column)
             used += column.cells + 1
     rest = width - used
     placed = []
     for column in columns:
-        if column in kept:
+        if column in fitting:
             placed.append((column, column.cells))
         elif not column.cells and rest >= _LEAST_REST_CELLS:
             placed.append((column, rest - 1))
@@ -457,24 +457,24 @@ def parse_theme(name: str, table: object) -> Theme:
     `reverse` and `underline`. The key `selected` is the background of the selected row.
     """
     if not _NAME_PATTERN.fullmatch(name) or name in THEMES or name == "auto":
-        taken = ", and not the name of a built-in theme"
-        raise InvalidTheme(f"{name[:40]!r} is not a valid theme name; use up to 31 of a-z, 0-9 and -{taken}")
+        name_rule = ", and not the name of a built-in theme"
+        raise InvalidTheme(f"{name[:40]!r} is not a valid theme name; use up to 31 of a-z, 0-9 and -{name_rule}")
     if not isinstance(table, Mapping):
         raise InvalidTheme("must be a table of styles")
     base_name = table.get("base", "dark")
     if not isinstance(base_name, str) or base_name not in THEMES:
         raise InvalidTheme(f"base: {_short_repr(base_name)} is not one of {', '.join(THEMES)}")
     base = THEMES[base_name]
-    known = THEMES["dark"].styles
+    style_names = THEMES["dark"].styles
     styles = dict(base.styles)
     selected = base.selected_background
     for key, value in table.items():
         if key == "selected":
             selected = _parse_colour(key, value)
-        elif key in known:
+        elif key in style_names:
             styles[key] = _parse_style(key, value, styles.get(key, styles["text"]))
         elif key != "base":
-            raise InvalidTheme(f"{_short_repr(key)} is not a style; styles are selected, {', '.join(known)}")
+            raise InvalidTheme(f"{_short_repr(key)} is not a style; styles are selected, {', '.join(style_names)}")
     return Theme(name, base.is_dark, styles, selected)
 
 

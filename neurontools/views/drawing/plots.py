@@ -117,11 +117,11 @@ def _one_plot(context: RenderContext, plot: Plot, axis: TimeAxis, width: int, he
 
 
 def _plot_heading(context: RenderContext, plot: Plot, curve: Curve, width: int) -> Line:
-    def worded(value: float | None) -> str:
+    def value_text(value: float | None) -> str:
         return "-" if value is None else plot.text(value)
 
-    text = f"{plot.title} {worded(curve.latest)}"
-    figures = f"min {worded(curve.lowest)}  mean {worded(curve.mean)}  max {worded(curve.highest)}"
+    text = f"{plot.title} {value_text(curve.latest)}"
+    figures = f"min {value_text(curve.lowest)}  mean {value_text(curve.mean)}  max {value_text(curve.highest)}"
     span = window_text(context.window_seconds)
     for right in (f"{figures}  {span}", figures, span):
         if len(text) + len(right) + 8 <= width:
@@ -195,10 +195,10 @@ def event_line(context: RenderContext, axis: TimeAxis, width: int) -> Line:
     runs: list[Run] = [(cell(" events", scale_cells(width)), "label")]
     gaps = _gap_labels(axis)
     for position in range(axis.cells):
-        gravity = marks.get(position)
+        severity = marks.get(position)
         text, style = (
-            (event_mark(context.glyphs, gravity), _SEVERITY_STYLES[gravity])
-            if gravity is not None
+            (event_mark(context.glyphs, severity), _SEVERITY_STYLES[severity])
+            if severity is not None
             else (gaps[position], "dim")
         )
         if runs[-1][1] == style and len(runs) > 1:
@@ -220,14 +220,14 @@ def event_severities(events: tuple[HostEvent, ...], axis: TimeAxis) -> dict[int,
     return found
 
 
-def event_mark(glyphs: Glyphs, gravity: int) -> str:
-    """Returns the character that marks an event: `gravity` is 0 for info, 1 for warning, 2 for critical."""
-    return (glyphs.info, glyphs.warn, glyphs.bad)[gravity]
+def event_mark(glyphs: Glyphs, severity: int) -> str:
+    """Returns the character that marks an event: `severity` is 0 for info, 1 for warning, 2 for critical."""
+    return (glyphs.info, glyphs.warn, glyphs.bad)[severity]
 
 
-def event_style(gravity: int) -> str:
-    """Returns the style name of an event: `gravity` is 0 for info, 1 for warning, 2 for critical."""
-    return _SEVERITY_STYLES[gravity]
+def event_style(severity: int) -> str:
+    """Returns the style name of an event: `severity` is 0 for info, 1 for warning, 2 for critical."""
+    return _SEVERITY_STYLES[severity]
 
 
 def _gap_labels(axis: TimeAxis) -> str:

@@ -35,7 +35,7 @@ class ShownMoment:
 
     badge: str = ""  # state in the title, such as "LIVE", "PAUSED", "REPLAY 2x" or "LOST, data 5 s old"
     style: str = "title_dim"
-    trouble: str = ""  # problem of the data source, in one line
+    problem: str = ""  # problem of the data source, in one line
     is_past: bool = False  # shows a past moment, so the page has a scrubber
     first: float = 0.0
     last: float = 0.0
@@ -85,8 +85,8 @@ class RenderContext:
     columns: tuple[str, ...] = ()  # keys of the columns of the process list; empty: all that fit
     filter_text: str = ""
     search_text: str = ""  # text to search for in the page's list
-    found: frozenset[int] = frozenset()  # positions of the list rows that match the search
-    found_text: str = ""  # position among the matches of the search, such as "match 2 of 5"
+    match_rows: frozenset[int] = frozenset()  # positions of the list rows that match the search
+    match_text: str = ""  # position among the matches of the search, such as "match 2 of 5"
     thresholds: DisplayThresholds = DisplayThresholds()
     key_texts: Mapping[str, str] = field(
         default_factory=dict
@@ -94,7 +94,7 @@ class RenderContext:
     tagged: frozenset[int] = frozenset()
     details_pid: int | None = None
     is_time_shown: bool = False  # show the time breakdown of a process instead of its details
-    surroundings: ProcessContext | None = None  # environment and process tree, which replace the plots of a process
+    process_context: ProcessContext | None = None  # environment and process tree, which replace the plots of a process
     colour_by: str = "utilization"  # colours on the topology page: by "utilization" or "memory"
     device_index: int = 0  # selected device on the topology and history pages
     core_index: int | None = None  # logical core that the history page plots; None: the whole device
@@ -106,10 +106,10 @@ class RenderContext:
 
     @classmethod
     def from_snapshot(
-        cls, snapshot: Snapshot, narrowing: DeviceFilter | None = None, **choices: object
+        cls, snapshot: Snapshot, device_filter: DeviceFilter | None = None, **choices: object
     ) -> RenderContext:
-        """Returns a render context for a snapshot, limited to what `narrowing` selects; None selects everything."""
-        figures = Figures(snapshot) if narrowing is None else narrowing.filtered_figures(snapshot)
+        """Returns a render context for a snapshot, limited to what `device_filter` selects; None selects everything."""
+        figures = Figures(snapshot) if device_filter is None else device_filter.filtered_figures(snapshot)
         return cls(figures.snapshot, figures, **choices)  # type: ignore[arg-type]
 
     def key_hint(self, text: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from neurond.sources.sysfs.device_reader import GilYield
 from neurontools.driver.devices import DeviceDirectory
 from neurontools.driver.environment import Roots
-from neurontools.driver.process_context import FoundProcess, HeldCores
+from neurontools.driver.process_context import CoreAttribution, ObservedProcess
 from neurontools.driver.processes import OpenDevices, OwnerScan, hidden_processes_warning, read_boot_time
 from neurontools.model import (
     Device,
@@ -176,11 +176,11 @@ class FoundProcesses:
         self._roots = roots
         self._gil_yield = gil_yield
         self._tracker = OwnerTracker(OwnerScan(roots, directories), gil_yield)
-        self._processes: dict[int, FoundProcess] = {}
+        self._processes: dict[int, ObservedProcess] = {}
         self._rounds: dict[int, int] = {}
         self._boot = read_boot_time(roots.proc)
         self._is_first = True
-        self.holding = HeldCores((), 1, 1)
+        self.holding = CoreAttribution((), 1, 1)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -211,7 +211,7 @@ class FoundProcesses:
             found.append((process, devices, times))
             self._gil_yield.step()
         lnc = instance.logical_neuroncore_config
-        self.holding = HeldCores([part[:2] for part in found], instance.physical_cores_per_device, lnc)
+        self.holding = CoreAttribution([part[:2] for part in found], instance.physical_cores_per_device, lnc)
         return tuple(
             process.record(
                 devices,
@@ -224,10 +224,10 @@ class FoundProcesses:
             for process, devices, times in found
         )
 
-    def _process(self, devices: OpenDevices) -> FoundProcess:
+    def _process(self, devices: OpenDevices) -> ObservedProcess:
         process = self._processes.get(devices.pid)
         if process is None:
-            process = self._processes[devices.pid] = FoundProcess(self._roots.proc, devices.pid)
+            process = self._processes[devices.pid] = ObservedProcess(self._roots.proc, devices.pid)
             self._rounds[devices.pid] = 0
         elif not process.uses_runtime and self._rounds[devices.pid] < _UNDECIDED_ROUNDS:
             self._rounds[devices.pid] += 1

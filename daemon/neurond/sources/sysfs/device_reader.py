@@ -478,7 +478,7 @@ class TreeLayout:
     def places(self, directory: DeviceDirectory, cores: list[int]) -> FileLocations:
         """Returns the locations of the files of a device and of its cores."""
         version = self._version or _NEWEST
-        return self._layouts.places(directory.path, cores, self._device_files, self._core_files, version)
+        return self._layouts.locate(directory.path, cores, self._device_files, self._core_files, version)
 
     def is_due(self, *, is_something_missing: bool) -> bool:
         """Returns whether to search for missing files again. Call it once per refresh."""
@@ -517,7 +517,7 @@ class TreeLayout:
         is_cut = False
         for name, places in found:
             moved.update({f"{name}/{path}": f"{name}/{place}" for path, place in places.moved.items()})
-            if places.is_senseless:
+            if places.has_no_match:
                 unrecognized.append(name)
             else:
                 if self._version is not None:

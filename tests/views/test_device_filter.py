@@ -22,20 +22,20 @@ def test_all_is_shown_unless_something_is_asked_for() -> None:
 def test_devices_by_index_and_address() -> None:
     address = HOST.devices[3].bdf
     assert address is not None
-    narrowing = DeviceFilter(frozenset((1,)), frozenset((address,)))
-    figures = narrowing.filtered_figures(HOST)
+    device_filter = DeviceFilter(frozenset((1,)), frozenset((address,)))
+    figures = device_filter.filtered_figures(HOST)
     assert [core.index for core in figures.cores] == [2, 3, 6, 7]
     held = [index for each in figures.by_pid.values() for index in each.process.neuroncore_indices]
     assert sorted(held) == [2, 3, 6, 7]
     assert figures.hidden_devices == set(range(16)) - {1, 3}
     assert not figures.missing_devices
     assert [device.index for device in figures.snapshot.devices] == list(range(16))
-    part = narrowing.filter_snapshot(HOST)
+    part = device_filter.filter_snapshot(HOST)
     assert [device.index for device in part.devices] == [1, 3]
     assert [verdict.device_index for verdict in health.verdicts(part)] == [1, 3]
     memory = sum(core.memory.total_bytes or 0 for core in HOST.cores if core.device_index in (1, 3))
     assert figures.device_memory(None).total_bytes == memory
-    assert {core.device_index for core in narrowing.filtered_figures(HOST, frozenset((1, 5))).cores} == {3}, (
+    assert {core.device_index for core in device_filter.filtered_figures(HOST, frozenset((1, 5))).cores} == {3}, (
         "hidden on top"
     )
 
@@ -44,10 +44,10 @@ def test_what_ended_is_shown_where_it_was() -> None:
     near, far = (
         EndedProcess(pid, 0, "root", "", str(pid), None, False, 1.0, 2.0, 2, 1, device_indices=(pid,)) for pid in (1, 9)
     )
-    narrowing = DeviceFilter(frozenset((1, 2)))
-    part = narrowing.filter_snapshot(replace(HOST, ended=(near, far)))
+    device_filter = DeviceFilter(frozenset((1, 2)))
+    part = device_filter.filter_snapshot(replace(HOST, ended=(near, far)))
     assert part.ended == (near,)
-    assert narrowing.filter_ended((near, far), part) == (near,)
+    assert device_filter.filter_ended((near, far), part) == (near,)
     assert DeviceFilter().filter_ended((near, far), HOST) == (near, far)
 
 

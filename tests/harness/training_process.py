@@ -1,4 +1,4 @@
-"""A process whose runtime tells where the time of its steps goes."""
+"""A training process that reports counters, rates, operators and advice."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ ADVICE = (
 )
 
 
-def with_told(snapshot: Snapshot, **told: object) -> Snapshot:
-    """The same; its first process has told this, and how long its graphs ran."""
+def with_training(snapshot: Snapshot, **fields: object) -> Snapshot:
+    """Returns the snapshot with these fields of its first process, whose models have run for some time."""
     first, *others = snapshot.processes
     models = tuple(replace(model, busy_seconds_total=33.0, busy_ratio=0.25) for model in first.models)
-    changed: Process = replace(first, models=models, **told)  # type: ignore[arg-type]
+    changed: Process = replace(first, models=models, **fields)  # type: ignore[arg-type]
     return replace(snapshot, processes=(changed, *others))

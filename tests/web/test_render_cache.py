@@ -1,4 +1,4 @@
-"""Pictures and who looks at them: drawn once for all, brought up to date by what changed, and bounded."""
+"""The render cache: one rendering for all viewers, events with the changed rows, and limits."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Sketch:
         self.drawings += 1
         return choice.page, self.rows
 
-    def wake(self) -> None:
+    def start(self) -> None:
         self.is_awake = True
 
-    def follow(self) -> None:
+    def process_data(self) -> None:
         assert self.is_awake
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         self.is_awake = False
 
 
@@ -43,7 +43,7 @@ def line(text: str, kind: RowKind = RowKind.LINE) -> Row:
     return kind, (((text, "", ""),),)
 
 
-def told(event: bytes) -> dict[str, Any]:
+def content_of(event: bytes) -> dict[str, Any]:
     name, _, data = event.decode().partition("\n")
     assert name == "event: rows"
     found: dict[str, Any] = json.loads(data.partition("data: ")[2])
@@ -54,30 +54,30 @@ async def event_of(stream: Any) -> dict[str, Any]:
     while True:
         piece = await anext(stream)
         if piece.startswith(b"event: rows"):
-            return told(piece)
+            return content_of(piece)
 
 
 class Hall:
-    """A gallery with a sketch in it, whose clock is set."""
+    """A render cache of one sketch, with a clock that tests set."""
 
     def __init__(self) -> None:
         self.now_seconds = 0.0
-        self.gallery = RenderCache(lambda: self.now_seconds)
+        self.cache = RenderCache(lambda: self.now_seconds)
         self.sketch = Sketch()
         self.streams: list[Any] = []
 
     def look(self, view: Sketch | None = None) -> Any:
-        self.streams.append(self.gallery.stream(view or self.sketch, PageQuery("p"), ""))
+        self.streams.append(self.cache.stream(view or self.sketch, PageQuery("p"), ""))
         return self.streams[-1]
 
-    def picture(self, choice: PageQuery) -> RenderedPage:
-        return self.gallery.picture(self.sketch, choice)
+    def rendered(self, choice: PageQuery) -> RenderedPage:
+        return self.cache.rendered(self.sketch, choice)
 
     async def close(self) -> None:
         for stream in self.streams:
             await stream.aclose()
-        assert self.gallery.viewers == 0
-        self.gallery.close()
+        assert self.cache.viewers == 0
+        self.cache.close()
         assert not self.sketch.is_awake
 
 
@@ -90,38 +90,38 @@ async def hall() -> AsyncIterator[Hall]:
 
 def test_only_rows_that_changed_are_sent() -> None:
     sketch = Sketch()
-    picture = RenderedPage(lambda: sketch.draw(PageQuery("p")))
-    picture.redraw(0.0)
+    page = RenderedPage(lambda: sketch.draw(PageQuery("p")))
+    page.redraw(0.0)
     whole = [["l", [[["0", "", ""]]]], ["l", [[["same", "", ""]]]]]
-    assert told(picture.event_since(0)) == {"title": "p", "whole": whole}
+    assert content_of(page.event_since(0)) == {"title": "p", "whole": whole}
     sketch.rows = (line("1"), line("same"))
-    picture.redraw(1.0)
-    assert told(picture.event_since(1))["rows"] == [[0, ["l", [[["1", "", ""]]]]]]
-    assert picture.event_since(1) is picture.event_since(1), "the same bytes for all"
-    picture.redraw(2.0)
-    assert picture.number == 2, "what is as it was is no news"
+    page.redraw(1.0)
+    assert content_of(page.event_since(1))["rows"] == [[0, ["l", [[["1", "", ""]]]]]]
+    assert page.event_since(1) is page.event_since(1), "the same bytes for all"
+    page.redraw(2.0)
+    assert page.number == 2, "what is as it was is no news"
 
 
 def test_who_missed_some_gets_what_changed_since_and_all_where_rows_came_or_went() -> None:
     sketch = Sketch()
-    picture = RenderedPage(lambda: sketch.draw(PageQuery("p")))
+    page = RenderedPage(lambda: sketch.draw(PageQuery("p")))
     for rows in ((line("0"), line("a")), (line("1"), line("a")), (line("1"), line("b"))):
         sketch.rows = rows
-        picture.redraw(0.0)
-    assert [place for place, _ in told(picture.event_since(1))["rows"]] == [0, 1]
-    assert [place for place, _ in told(picture.event_since(2))["rows"]] == [1]
+        page.redraw(0.0)
+    assert [place for place, _ in content_of(page.event_since(1))["rows"]] == [0, 1]
+    assert [place for place, _ in content_of(page.event_since(2))["rows"]] == [1]
     sketch.rows = (line("1", RowKind.HEADING), line("b"))
-    picture.redraw(0.0)
-    assert "whole" in told(picture.event_since(3))
+    page.redraw(0.0)
+    assert "whole" in content_of(page.event_since(3))
 
 
 def test_a_version_of_another_process_means_nothing() -> None:
-    picture = RenderedPage(lambda: ("p", (line("0"),)))
-    picture.redraw(0.0)
-    assert picture.number_of(picture.version) == 1
-    for version in ("", "0.1", f"x{picture.version}", picture.version.replace(".1", ".-1"), picture.version + "²"):
-        assert picture.number_of(version) == 0
-    assert picture.number_of(picture.version + "999") == 1, "no version is later than the latest"
+    page = RenderedPage(lambda: ("p", (line("0"),)))
+    page.redraw(0.0)
+    assert page.number_of(page.version) == 1
+    for version in ("", "0.1", f"x{page.version}", page.version.replace(".1", ".-1"), page.version + "²"):
+        assert page.number_of(version) == 0
+    assert page.number_of(page.version + "999") == 1, "no version is later than the latest"
 
 
 async def test_one_drawing_serves_all_viewers(hall: Hall) -> None:
@@ -131,7 +131,7 @@ async def test_one_drawing_serves_all_viewers(hall: Hall) -> None:
     before = hall.sketch.drawings
     hall.sketch.rows = (line("1"), line("same"))
     hall.now_seconds = 10.0
-    hall.gallery.news()
+    hall.cache.notify()
     seconds = await asyncio.gather(*[event_of(stream) for stream in streams])
     assert all("rows" in second for second in seconds)
     assert hall.sketch.drawings <= before + 3, "not once a viewer"
@@ -140,10 +140,10 @@ async def test_one_drawing_serves_all_viewers(hall: Hall) -> None:
 async def test_a_slow_reader_skips_to_the_latest(hall: Hall) -> None:
     slow = hall.look()
     await event_of(slow)
-    picture = hall.picture(PageQuery("p"))
+    page = hall.rendered(PageQuery("p"))
     for number in range(1, 6):
         hall.sketch.rows = (line(str(number)), line("same"))
-        picture.redraw(0.0)
+        page.redraw(0.0)
     assert (await event_of(slow))["rows"] == [[0, ["l", [[["5", "", ""]]]]]]
 
 
@@ -163,28 +163,28 @@ async def test_more_viewers_than_may_are_told(hall: Hall) -> None:
 async def test_a_flood_of_different_pages_is_refused_and_passes(hall: Hall) -> None:
     def flood() -> None:
         for number in range(1000):
-            hall.picture(PageQuery("p", device=number))
+            hall.rendered(PageQuery("p", device=number))
 
     with pytest.raises(CapacityExceeded, match="too many pages"):
         flood()
     drawings = hall.sketch.drawings
     assert drawings <= 64
     hall.now_seconds = 10.0
-    hall.picture(PageQuery("q"))
+    hall.rendered(PageQuery("q"))
     assert hall.sketch.drawings == drawings + 1
 
 
 async def test_a_view_rests_when_nobody_looks(hall: Hall) -> None:
-    hall.picture(PageQuery("p"))
+    hall.rendered(PageQuery("p"))
     assert hall.sketch.is_awake
     hall.now_seconds = 1000.0
-    hall.gallery.news()
+    hall.cache.notify()
     await wait_until_async(lambda: not hall.sketch.is_awake)
-    hall.picture(PageQuery("p"))
+    hall.rendered(PageQuery("p"))
     assert hall.sketch.is_awake
 
 
-async def test_a_fault_in_one_picture_stops_no_other(hall: Hall) -> None:
+async def test_a_fault_in_one_page_stops_no_other(hall: Hall) -> None:
     broken = Sketch()
     good, bad = hall.look(), hall.look(broken)
     await event_of(good)
@@ -192,7 +192,7 @@ async def test_a_fault_in_one_picture_stops_no_other(hall: Hall) -> None:
     broken.rows = None  # type: ignore[assignment]
     hall.sketch.rows = (line("1"), line("same"))
     hall.now_seconds = 10.0
-    hall.gallery.news()
+    hall.cache.notify()
     assert "rows" in await event_of(good)
 
 
