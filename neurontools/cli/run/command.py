@@ -17,7 +17,7 @@ from typing import Any
 
 from neurontools.cli.daemon.connection import choose_daemon
 from neurontools.cli.line import FILES, INSTANCE_TYPES, Option, exclude_each_other, parse_options, requests_information
-from neurontools.cli.run import summary, wait
+from neurontools.cli.run import orphan_reaper, summary
 from neurontools.cli.run.summary import EstimateRequest
 from neurontools.cli.run.terminal import (
     ProgressLine,
@@ -288,11 +288,11 @@ class _ScriptProcess:
         """Starts the script in our process group, so that it keeps the terminal. Call from the main thread."""
         token = f"{os.getpid()}-{os.urandom(8).hex()}"
         self._reaper = _start_reaper(token)
-        outer = environment.get(wait.RUN_VARIABLE)
+        outer = environment.get(orphan_reaper.RUN_VARIABLE)
         ends_with_us = {
             **environment,
             signals.PARENT_PID_VARIABLE: str(os.getpid()),
-            wait.RUN_VARIABLE: f"{outer}:{token}" if outer else token,
+            orphan_reaper.RUN_VARIABLE: f"{outer}:{token}" if outer else token,
         }
         self._process = subprocess.Popen(command, env=ends_with_us, stdout=stdout, stderr=stderr)
         for number in self._early:
@@ -332,13 +332,13 @@ class _ScriptProcess:
 
 def _start_reaper(token: str) -> subprocess.Popen[bytes] | None:
     """Starts the orphan reaper, which kills the script if neuron-run is killed. Returns None if it cannot start."""
-    command = [sys.executable, "-I", "-S", str(wait.__file__), token]
+    command = [sys.executable, "-I", "-S", str(orphan_reaper.__file__), token]
     try:
         # A new session shields the reaper from signals to our process group or terminal. Without RUN_VARIABLE, the
         # reaper of an outer neuron-run doesn't kill this reaper.
         return subprocess.Popen(
             command,
-            env={name: value for name, value in os.environ.items() if name != wait.RUN_VARIABLE},
+            env={name: value for name, value in os.environ.items() if name != orphan_reaper.RUN_VARIABLE},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
