@@ -13,7 +13,14 @@ from neurontools.cli.doctor.checks import (
     report_text,
     run_examinations,
 )
-from neurontools.cli.line import FILES, Option, exclude_each_other, parse_options, requests_information
+from neurontools.cli.line import (
+    FILES,
+    Option,
+    exclude_each_other,
+    information_text,
+    parse_options,
+    requests_information,
+)
 from neurontools.rpc import socket_path
 from neurontools.util.command_lifecycle import run_command, write_text
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
@@ -58,8 +65,6 @@ def main() -> None:
 def _run(arguments: list[str]) -> int:
     given = parse_options(OPTIONS, arguments)
     if requests_information(given):
-        from neurontools.cli.line import information_text
-
         write_text(information_text(_COMMAND, sys.modules[__name__], given))
         return 0
     exclude_each_other(given, "bundle", "json-output")

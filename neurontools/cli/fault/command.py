@@ -10,7 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from neurontools.cli.daemon.connection import ask_first_daemon
-from neurontools.cli.line import FILES, Option, exclude_each_other, parse_options, requests_information
+from neurontools.cli.line import (
+    FILES,
+    Option,
+    exclude_each_other,
+    information_text,
+    parse_options,
+    requests_information,
+)
 from neurontools.faults.kinds import KINDS, FaultKind
 from neurontools.faults.requests import (
     FAULT_STATE_TEXTS,
@@ -93,8 +100,6 @@ def _run_fault(arguments: list[str]) -> int:
     words, flags = _split_verb(arguments)
     given = parse_options(OPTIONS, flags)
     if requests_information(given):
-        from neurontools.cli.line import information_text
-
         write_text(information_text(_COMMAND, sys.modules[__name__], given))
         return 0
     verb, *rest = words or [""]

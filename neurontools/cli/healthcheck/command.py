@@ -81,14 +81,12 @@ def main() -> None:
 
 
 def _run_healthcheck(arguments: list[str]) -> int:
-    from neurontools.cli.line import parse_options, requests_information
+    from neurontools.cli.line import information_text, parse_options, requests_information
 
     try:
         given = parse_options(OPTIONS, arguments)
         if requests_information(given):
             import sys
-
-            from neurontools.cli.line import information_text
 
             write_text(information_text(_COMMAND, sys.modules[__name__], given))
             return 0

@@ -39,13 +39,11 @@ def main() -> None:
 def _run_ls(arguments: list[str]) -> int:
     if not arguments:
         return _print_answer(DeviceListQuery({}), {})
-    from neurontools.cli.line import parse_options, requests_information
+    from neurontools.cli.line import information_text, parse_options, requests_information
     from neurontools.cli.ls import options
 
     given = parse_options(options.OPTIONS, arguments)
     if requests_information(given):
-        from neurontools.cli.line import information_text
-
         write_text(information_text(_COMMAND, options, given))
         return 0
     if "help-query" in given:

@@ -17,6 +17,7 @@ from neurontools.cli.line import (
     INSTANCE_TYPES,
     Option,
     exclude_each_other,
+    information_text,
     parse_options,
     requests_information,
 )
@@ -88,8 +89,6 @@ def main() -> None:
 def _run_monitor(arguments: list[str]) -> int:
     given = parse_options(OPTIONS, arguments)
     if requests_information(given):
-        from neurontools.cli.line import information_text
-
         write_text(information_text(_COMMAND, sys.modules[__name__], given))
         return 0
     if "json-schema" in given:

@@ -8,7 +8,7 @@ import resource
 import sys
 import threading
 
-from neurontools.cli.line import Option, parse_options, requests_information
+from neurontools.cli.line import Option, information_text, parse_options, requests_information
 from neurontools.exporters.exposition import Exposition, metrics_page
 from neurontools.exporters.process_families import process_families
 from neurontools.exporters.record_metrics import RecordMetrics, RecordProblem
@@ -83,8 +83,6 @@ def main() -> None:
 def _run_prometheus(arguments: list[str]) -> int:
     given = parse_options(OPTIONS, arguments)
     if requests_information(given):
-        from neurontools.cli.line import information_text
-
         write_text(information_text(_COMMAND, sys.modules[__name__], given))
         return 0
     exposed = RecordExposition()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from neurontools.cli.line import exclude_each_other, parse_options, requests_information
+from neurontools.cli.line import exclude_each_other, information_text, parse_options, requests_information
 from neurontools.cli.profile import options
 from neurontools.profile.analysis.report import RunReport, build_report
 from neurontools.util.command_lifecycle import run_command, write_document, write_stderr, write_text
@@ -149,8 +149,6 @@ def _run_profile(arguments: list[str]) -> int:
     words: list[str] = []
     given = parse_options(options.OPTIONS, arguments, words)
     if requests_information(given):
-        from neurontools.cli.line import information_text
-
         write_text(information_text(_COMMAND, options, given))
         return 0
     if "json-schema" in given:

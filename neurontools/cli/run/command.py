@@ -16,7 +16,15 @@ from types import FrameType
 from typing import Any
 
 from neurontools.cli.daemon.connection import choose_daemon
-from neurontools.cli.line import FILES, INSTANCE_TYPES, Option, exclude_each_other, parse_options, requests_information
+from neurontools.cli.line import (
+    FILES,
+    INSTANCE_TYPES,
+    Option,
+    exclude_each_other,
+    information_text,
+    parse_options,
+    requests_information,
+)
 from neurontools.cli.run import orphan_reaper, summary
 from neurontools.cli.run.summary import EstimateRequest
 from neurontools.cli.run.terminal import (
@@ -114,8 +122,6 @@ def main() -> None:
 def _run_neuron_run(arguments: list[str]) -> int:
     given, script = split_command_line(arguments)
     if requests_information(given):
-        from neurontools.cli.line import information_text
-
         write_text(information_text(_COMMAND, sys.modules[__name__], given))
         return 0
     if "module" not in given:

@@ -13,6 +13,7 @@ from neurontools.cli.daemon.connection import ask_or_start_daemon
 from neurontools.cli.line import (
     HOST_OPTION_NAMES,
     exclude_each_other,
+    information_text,
     names_hosts,
     parse_options,
     refuse_without_hosts,
@@ -62,8 +63,6 @@ def main() -> None:
 def _run_top(arguments: list[str]) -> int:
     given = parse_options(options.OPTIONS, arguments)
     if requests_information(given):
-        from neurontools.cli.line import information_text
-
         write_text(information_text(_COMMAND, options, given))
         return 0
     if "json-schema" in given:
