@@ -80,7 +80,6 @@ def test_a_training_of_an_hour_takes_less_than_fifteen_megabytes(tmp_path: Path)
 
 
 def test_fields_that_this_version_does_not_know_are_recorded(tmp_path: Path) -> None:
-    """A newer daemon sends them; a newer neuron-top can show them."""
     message = message_of(snapshots("trn1.2xlarge")[0]) + encode_string(15, "new")
     writer = RecordingWriter(str(tmp_path / "r"))
     writer.write(message)

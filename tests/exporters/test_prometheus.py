@@ -150,7 +150,6 @@ def listed(family: MetricFamily) -> list[str]:
 
 
 def test_golden() -> None:
-    """Every family, with the exact labels and values of every sample."""
     before, now = with_everything()
     families = list(SnapshotMetrics(1_767_323_000.0).families(now, before, PEAK))
     assert [family.definition.name for family in families if not family.samples] == []

@@ -49,7 +49,6 @@ def of_any_group(baseline: RecordBaseline, _: object) -> RecordBaseline:
 
 
 def test_golden() -> None:
-    """The bytes that neuron-monitor prints."""
     lines = []
     for instance_type, scenario, lnc, neuroncores in RECORDED:
         host = ScenarioHost(instance_type, scenario, lnc=lnc, neuroncores=neuroncores)

@@ -20,7 +20,7 @@ NEURON_RUN = ("-m", "neurontools.cli.run.command", "--simulate", "trn1.2xlarge",
 ACCELERATE = ("-m", "accelerate.commands.launch")
 LAUNCHERS: dict[str, tuple[str, ...]] = {
     "cpu": (),
-    "two processes on the cpu": (*TORCHRUN, "2"),
+    "two processes on the cpu": (*TORCHRUN, "2", str(SCRIPTS / "without_finalization.py")),
     "neuron-run": NEURON_RUN,
     "neuron-run with workers of the script's own": NEURON_RUN,
     "neuron-run with one worker": (*NEURON_RUN, "--nproc-per-node", "1"),

@@ -182,7 +182,6 @@ def test_every_key_that_is_wrong_is_named_with_its_line(tmp_path: Path, line: st
 
 
 def test_every_key_of_the_tables_was_tried() -> None:
-    """So that a key added later gets its row above."""
     tables = DaemonConfiguration.model_fields.items()
     keys = {f"{table}.{key}" for table, of in tables for key in of.annotation.model_fields}  # type: ignore[union-attr]
     tried = {line.split(" ")[0] for line, _ in WRONG_LINES}

@@ -274,7 +274,6 @@ file.close(300)
 
 
 def test_a_disk_that_is_full_leaves_whole_lines(tmp_path: Path) -> None:
-    """The kernel refuses to let the file grow in the middle of a line, as a full disk does."""
     command = [sys.executable, "-c", FILLED, str(tmp_path)]
     subprocess.run(command, input=encode_ended(PROCESS), check=True, timeout=HANG_SECONDS)
     assert (tmp_path / ENDED_FILE).read_bytes().endswith(b"\n")

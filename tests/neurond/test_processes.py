@@ -143,7 +143,6 @@ def start_with_pid(pid: int, *command: str) -> BinaryIO | None:
 
 
 def test_a_process_that_could_not_be_read_is_read_again(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the daemon is out of file descriptors for a while."""
     import psutil
 
     table = ProcessTable()

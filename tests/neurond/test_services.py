@@ -208,7 +208,6 @@ SERVICES = ("neurontools.v1.MonitorService", "neurontools.v1.RuntimeService")
 
 
 def test_everything_is_healthy_and_described(channel: grpc.Channel) -> None:
-    """As grpcurl and orchestrators ask."""
     health: Any = health_pb2_grpc.HealthStub(channel)
     for service in ("", *SERVICES):
         request = health_pb2.HealthCheckRequest(service=service)
@@ -485,7 +484,6 @@ reports = messages(pb.Report)
 @given(st.data())
 @settings(max_examples=examples(200))
 def test_whatever_is_taken_can_be_shown(data: st.DataObject) -> None:
-    """Reports of two owners, one after the other: refused, or in the next snapshot, which readers can be sent."""
     host = CoreAllocator(simulated_shape(catalog.load("trn2.3xlarge")))
     source = SimulatedSource(catalog.load("trn2.3xlarge"), host)
     sampler = Sampler(source, host, None, 1.0)

@@ -162,7 +162,6 @@ def test_garbage_is_answered_and_harms_nobody(site: Site) -> None:
 
 
 def test_the_past_is_there_for_who_comes_later(site: Site) -> None:
-    """The daemon remembers it from before anybody looked."""
     assert wait_until(lambda: " since " in (text := site.ask("/top/health")[2]) and "loading" not in text)
 
 

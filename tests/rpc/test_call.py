@@ -127,7 +127,6 @@ def test_a_status_leaves_the_connection_open(server_path: str) -> None:
 
 @pytest.mark.parametrize(("method", "timeout_seconds"), [("wait", 0.05), ("echo", 0.0), ("echo", -1.0), ("echo", 1e-7)])
 def test_deadline(server_path: str, method: str, timeout_seconds: float) -> None:
-    """Both sides know the deadline, and either may be first to say so."""
     with pytest.raises(RpcError, match=r"^DEADLINE_EXCEEDED: ") as caught:
         call(server_path, method, timeout_seconds=timeout_seconds)
     assert caught.value.code == Status.DEADLINE_EXCEEDED
@@ -135,7 +134,6 @@ def test_deadline(server_path: str, method: str, timeout_seconds: float) -> None
 
 @pytest.mark.parametrize(("given", "least", "most"), [(40, 0, 40.001), (float("inf"), 90_000, 100_000)])
 def test_the_server_learns_the_deadline(server_path: str, given: float, least: float, most: float) -> None:
-    """An endless timeout is cut to what gRPC can say."""
     assert least < float(call(server_path, "time_remaining", timeout_seconds=given)) <= most
 
 

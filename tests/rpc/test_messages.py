@@ -95,7 +95,6 @@ def test_a_model_and_a_message_that_differ_and_numbers_that_do_not_fit_are_error
 
 
 def test_what_changes_now_and_then_is_read_as_it_is() -> None:
-    """Over hours in which some parts change with every snapshot, some now and then, and some never."""
     host = ScenarioHost("trn1.2xlarge", "steady")
     taken = [host.at(float(second)) for second in range(1, 61)]
     changed = replace(taken[7], devices=(replace(taken[7].devices[0], numa_node="7"), *taken[7].devices[1:]))

@@ -56,7 +56,6 @@ def lines(context: RenderContext, width: int = WIDTH, height: int = HEIGHT) -> l
 
 @pytest.mark.parametrize("glyphs", [UNICODE, BLOCKS, ASCII], ids=["braille", "blocks", "ascii"])
 def test_one_moment_is_at_one_column_of_all_plots(glyphs: Glyphs) -> None:
-    """An outage of 27 seconds is empty in the same columns of all that is drawn, and said."""
     seen = [second for second in range(1, 91) if not 45 <= second < 72]
     drawn = lines(scene_of(seen, glyphs=glyphs, page="history"))
     bottoms = [*drawn[3:6], *(line for line in drawn if line[:LEFT].strip() == "0")]

@@ -96,7 +96,6 @@ def test_a_process_that_is_called_like_a_tag_is_text(
 def test_what_the_stream_makes_is_what_the_page_is(
     browser: chromium.Chromium, start_daemon: StartDaemon, flags: tuple[str, ...], port: int
 ) -> None:
-    """The script's rows and the daemon's are alike: all of them come over the stream, and are as they were sent."""
     start_daemon(*("3600" if flag == "0.05" else flag for flag in flags), "--load", "steady")
     browser.call("Page.addScriptToEvaluateOnNewDocument", source=FORGETFUL)
     for page in ("overview", "processes", "topology", "health", "host"):

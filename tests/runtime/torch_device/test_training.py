@@ -109,7 +109,6 @@ def test_losses_and_parameters_equal_those_of_the_cpu(xla: Any, model: str, opti
 
 @pytest.mark.parametrize("places", [("xla:0",) * 3, ("xla:0", "xla:1", "xla:0", "xla:1")])
 def test_threads_train_whole_models_at_once(xla: Any, places: tuple[str, ...]) -> None:
-    """Each marks its steps, which executes what the others have recorded so far too."""
     together = threading.Barrier(len(places))
 
     def work(number: int, where: str) -> list[Tensor]:
