@@ -42,9 +42,9 @@ def _serve(text: str) -> int:
 
     settings = Settings.from_json(text)
     if settings.metrics_listen is None and settings.otlp_endpoint is None:
-        from neurontools.util.light_imports import import_asyncio
+        from neurontools.util.light_imports import import_without
 
-        import_asyncio()
+        import_without("asyncio", "ssl")
     import asyncio
 
     from neurond.daemon import Daemon

@@ -195,7 +195,6 @@ def _die_by_signal(number: int) -> "NoReturn":
 
 
 def exit_code_text(exit_codes: tuple[tuple[int, str], ...]) -> str:
-    """Returns the paragraph of --help that lists the exit codes."""
     return "\n".join(("Exit codes:", *(f"  {code:<3}  {meaning}" for code, meaning in exit_codes)))
 
 
@@ -230,30 +229,22 @@ def write_failure(command: str, error: Exception, *, is_service: bool) -> int:
         write_stderr(f"{command}: out of memory; end other programs, or give it more")
         return EXIT_FAILURE
     if is_service or os.environ.get(TRACEBACK_VARIABLE):
-        _write_traceback(error)
+        from traceback import format_exception
+
+        write_stderr_lines("".join(format_exception(error)).rstrip("\n"))
     if isinstance(error, OSError):
         cause = error.strerror or str(error) or type(error).__name__
         write_stderr(f"{command}: {error.filename or 'operating system'}: {cause}; look at its disk and permissions")
         return EXIT_FAILURE
-    write_stderr(
-        f"{command}: internal error: {_fault_text(error)}; set {TRACEBACK_VARIABLE}=1 for the traceback; "
-        "please report it"
-    )
-    return EXIT_FAULT
-
-
-def _fault_text(error: Exception) -> str:
     from traceback import extract_tb
 
-    places = extract_tb(error.__traceback__)
-    where = f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
-    return f"{type(error).__name__}: {error}{where}"
-
-
-def _write_traceback(error: BaseException) -> None:
-    from traceback import format_exception
-
-    write_stderr_lines("".join(format_exception(error)).rstrip("\n"))
+    frames = extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    write_stderr(
+        f"{command}: internal error: {type(error).__name__}: {error}{where}; "
+        f"set {TRACEBACK_VARIABLE}=1 for the traceback; please report it"
+    )
+    return EXIT_FAULT
 
 
 def _write_bytes(text: str) -> None:

@@ -12,7 +12,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from types import TracebackType
 
 _PATH_ONLY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40  # limit of symbolic links in a path, the same as the kernel's
@@ -30,9 +29,9 @@ class NotTrusted(PermissionError):
 class Directory:
     """An open directory. Close it, or use it as a context manager. Methods take names of entries, not paths.
 
-    `path` is used in messages only. `is_made` says whether `open` or `below` created the directory. `exposed` is a
-    directory on the path whose entries others can replace (writable for everybody, not sticky), or None if there is
-    none. Operations raise OSError. Thread-safe.
+    `path` is used in messages only. `is_new` says whether `open` or `open_subdirectory` created the directory.
+    `exposed` is a directory on the path whose entries others can replace (writable for everybody, not sticky), or None.
+    Operations raise OSError. Thread-safe.
     """
 
     def __init__(self, descriptor: int, path: str, *, is_new: bool = False, exposed: str | None = None) -> None:
@@ -77,12 +76,10 @@ class Directory:
 
     @property
     def mode(self) -> int:
-        """Permission bits of the directory."""
         return stat.S_IMODE(os.fstat(self.descriptor).st_mode)
 
     @property
     def owner(self) -> int:
-        """User ID of the directory's owner."""
         return os.fstat(self.descriptor).st_uid
 
     @property
@@ -93,14 +90,12 @@ class Directory:
         return found.st_gid if is_shared else None
 
     def set_mode(self, mode: int, group: int | None = None) -> None:
-        """Sets the mode, and optionally the group, of the directory."""
         with self._readable() as descriptor:
             if group is not None:
                 os.fchown(descriptor, -1, group)
             os.fchmod(descriptor, mode)
 
     def entry_names(self) -> list[str]:
-        """Returns the names of the directory's entries."""
         with self._readable() as descriptor:
             return os.listdir(descriptor)  # noqa: PTH208
 
@@ -177,11 +172,9 @@ class Directory:
             raise
 
     def remove(self, name: str) -> None:
-        """Removes a file or a symbolic link from the directory."""
         os.unlink(name, dir_fd=self.descriptor)
 
     def close(self) -> None:
-        """Closes the descriptor of the directory. Idempotent."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -189,9 +182,7 @@ class Directory:
     def __enter__(self) -> Directory:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @contextlib.contextmanager
@@ -204,11 +195,8 @@ class Directory:
             os.close(descriptor)
 
     def _open_or_make(self, name: str, mode: int) -> int:
-        """Opens a file, or creates it if missing, and returns its descriptor.
-
-        Tries without O_CREAT first, because in a sticky directory the kernel refuses O_CREAT on another user's file.
-        """
         while True:
+            # Tries without O_CREAT first: in a sticky directory, the kernel refuses O_CREAT on another user's file.
             with contextlib.suppress(FileNotFoundError):
                 return self.open_file(name, os.O_RDWR)
             with contextlib.suppress(FileExistsError):
@@ -284,29 +272,21 @@ class _Walk:
 
 
 def _parts(path: str) -> list[str]:
-    """Splits a path into its names, in reverse order."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
 def _make(above: int, name: str, mode: int) -> bool:
-    """Creates a directory unless the name exists. Returns whether the directory was created."""
     try:
         os.mkdir(name, mode, dir_fd=above)
     except FileExistsError:
         return False
     except OSError:
         # mkdir on a read-only file system may fail with another error although the directory exists.
-        if _exists(above, name):
+        with contextlib.suppress(OSError):
+            os.lstat(name, dir_fd=above)
             return False
         raise
     return True
-
-
-def _exists(above: int, name: str) -> bool:
-    with contextlib.suppress(OSError):
-        os.lstat(name, dir_fd=above)
-        return True
-    return False
 
 
 def _check(found: os.stat_result, path: str, group: int | None = None) -> None:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 Row = TypeVar("Row")
 
-_COMPACT_SEPARATORS = (",", ":")
-
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
     """Encodes a value as ASCII JSON without control characters, compact unless indented. Raises ValueError for NaN."""
@@ -31,9 +29,8 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 def _json_encoder(indent: int | None) -> json.JSONEncoder:
     import json
 
-    return json.JSONEncoder(
-        indent=indent, separators=None if indent else _COMPACT_SEPARATORS, check_circular=False, allow_nan=False
-    )
+    separators = None if indent else (",", ":")
+    return json.JSONEncoder(indent=indent, separators=separators, check_circular=False, allow_nan=False)
 
 
 # Go's JSON escapes. DEL and C1 are escaped too, so that a terminal does not act on them.
@@ -191,7 +188,6 @@ _LARGEST_OPTION_FILE_BYTES = 2**16
 
 
 def option_file_label(option: str, path: str) -> str:
-    """Returns the option and its file as a prefix for error messages."""
     return f"{option} {excerpt(path, 200)}"
 
 

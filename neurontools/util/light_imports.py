@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import MemberDescriptorType, ModuleType
+from types import MemberDescriptorType, ModuleType, SimpleNamespace
 
 __all__ = [
     "Generic",
@@ -13,8 +13,7 @@ __all__ = [
     "TypeVar",
     "dataclass",
     "fields",
-    "import_asyncio",
-    "import_shutil",
+    "import_without",
     "install_dataclasses",
     "lazy_names",
     "replace",
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-_ARCHIVE_MODULES = ("bz2", "lzma")
 _MISSING = object()
 
 
@@ -69,14 +67,6 @@ else:
 # A command that only builds objects and reads their fields needs an initializer, but no comparison, hash or repr.
 
 
-class _Field:
-    __slots__ = ("default", "name")
-
-    def __init__(self, name: str, default: object) -> None:
-        self.name = name
-        self.default = default
-
-
 def install_dataclasses() -> None:
     """Makes `import dataclasses` import the light replacement, unless the real module is loaded.
 
@@ -92,9 +82,9 @@ def dataclass(kind: type | None = None, /, **_options: object) -> Any:
     return _add_initializer if kind is None else _add_initializer(kind)
 
 
-def fields(kind: Any) -> tuple[_Field, ...]:
-    """Replaces dataclasses.fields: returns the fields of a light dataclass."""
-    listed: tuple[_Field, ...] = kind.__light_fields__
+def fields(kind: Any) -> tuple[SimpleNamespace, ...]:
+    """Replaces dataclasses.fields. The fields of a light dataclass have only `name` and `default`."""
+    listed: tuple[SimpleNamespace, ...] = kind.__light_fields__
     return listed
 
 
@@ -110,7 +100,8 @@ def _add_initializer(kind: Any) -> Any:
     listed = {field.name: field for field in getattr(kind, "__light_fields__", ())}
     for name in kind.__dict__.get("__annotations__", {}):  # noqa: RUF063 - the alternative imports inspect
         default = kind.__dict__.get(name, _MISSING)
-        listed[name] = _Field(name, _MISSING if isinstance(default, MemberDescriptorType) else default)
+        is_slot = isinstance(default, MemberDescriptorType)
+        listed[name] = SimpleNamespace(name=name, default=_MISSING if is_slot else default)
     kind.__light_fields__ = tuple(listed.values())
     kind.__init__ = _initializer(
         tuple(listed),
@@ -189,32 +180,18 @@ class LightEnum:
             del sys.modules["enum"]
 
 
-def import_asyncio() -> None:
-    """Imports asyncio without the ssl module, which saves 4 MiB for OpenSSL. Has no effect if ssl is already loaded.
+def import_without(module: str, *optional: str) -> None:
+    """Imports a standard module without modules that it can do without, such as asyncio without ssl (4 MiB of OpenSSL).
 
-    asyncio works as in a Python built without ssl. Importing ssl later works, but asyncio does not use it.
+    The module works as in a Python built without the `optional` modules. Importing them later works, but the module
+    does not use them. Has no effect on `optional` modules that are already loaded.
     """
     modules: dict[str, Any] = sys.modules
-    if "ssl" in modules:
-        return
-    modules["ssl"] = None
-    try:
-        import asyncio  # noqa: F401
-    finally:
-        del modules["ssl"]
-
-
-def import_shutil() -> None:
-    """Imports shutil without the bz2 and lzma modules, which saves the memory of their libraries.
-
-    shutil works as in a Python built without these modules. Importing bz2 or lzma later still works.
-    """
-    modules: dict[str, Any] = sys.modules
-    left_out = [name for name in _ARCHIVE_MODULES if name not in modules]
+    left_out = [name for name in optional if name not in modules]
     for name in left_out:
         modules[name] = None
     try:
-        import shutil  # noqa: F401
+        __import__(module)
     finally:
         for name in left_out:
             del modules[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import islice
 
 _LONGEST_COMMAND = 4096
 _INTERPRETERS = ("python", "pypy")
@@ -40,7 +39,7 @@ def _after_interpreter(words: list[str]) -> list[str]:
                 return _after_interpreter(following)
             return following if word == "-m" else ["-c", *following]
         if not word.startswith("-"):
-            return list(islice(words, position, None))
+            return words[position:]
         position += 2 if word in _WITH_VALUE else 1
     return []
 
@@ -77,7 +76,6 @@ def shown_value(name: str, value: str) -> str:
 
 
 def is_secret(value: str) -> bool:
-    """Returns whether a value looks like a token, a password or a key."""
     if _SECRET_VALUE.search(value):
         return True
     return any(_is_random(word) for word in re.split(r"[\s,;:&?'\"@]+", value))

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 
 _ELLIPSIS = "..."
-_ERROR_EXCERPT_WIDTH = 60
-_DEFAULT_SIZE = (80, 24)
 _LARGEST_SIZE = 1000  # upper limit for COLUMNS and LINES, which users can set to any number
 
 # Characters that change the writing direction, which can make a text look like another text.
@@ -32,7 +30,6 @@ def escape_controls(text: str) -> str:
 
 
 def escape_controls_by_line(text: str) -> str:
-    """Escapes control characters like `escape_controls`, except newlines."""
     return "\n".join(map(escape_controls, text.split("\n")))
 
 
@@ -64,7 +61,7 @@ def excerpt(text: str, width: int) -> str:
 
 def error_excerpt(text: str) -> str:
     """Returns up to 60 characters of a user's input for an error message, or a pair of quotes for an empty input."""
-    return excerpt(text, _ERROR_EXCERPT_WIDTH) or '""'
+    return excerpt(text, 60) or '""'
 
 
 def cell_width(text: str) -> int:
@@ -88,7 +85,7 @@ def _character_cells(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def terminal_size(descriptor: int = 1, default: tuple[int, int] = _DEFAULT_SIZE) -> tuple[int, int]:
+def terminal_size(descriptor: int = 1, default: tuple[int, int] = (80, 24)) -> tuple[int, int]:
     """Returns the columns and lines of the terminal at a descriptor.
 
     If there is no terminal or it reports 0x0 (serial consoles, expect, some shells in containers), uses the variables

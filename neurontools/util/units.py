@@ -203,7 +203,6 @@ def rfc3339_text(unix_seconds: float) -> str:
 
 
 def optional_rfc3339_text(unix_seconds: float | None) -> str | None:
-    """Formats a Unix time like `rfc3339_text`; returns None for None."""
     return None if unix_seconds is None else rfc3339_text(unix_seconds)
 
 

@@ -23,7 +23,7 @@ from neurontools.cli.top import options
 from neurontools.cli.top.options import chosen_theme
 from neurontools.util.command_lifecycle import EndedBySignal, run_command, write_text
 from neurontools.util.errors import EXIT_USAGE, UserError
-from neurontools.util.light_imports import import_asyncio, import_shutil
+from neurontools.util.light_imports import import_without
 from neurontools.util.signals import DeferredSignals, closing_undisturbed
 from neurontools.util.terminal import locale_is_utf8, terminal_size
 from neurontools.views.drawing.glyphs import glyphs_for
@@ -187,8 +187,8 @@ def _run_dashboard(
             options.check_device_filter(device_filter, snapshot)
             _paint_first_frame(terminal, snapshot, device_filter, settings, theme, filter_text)
         with DeferredSignals():  # an exception that a signal raises during an import may be lost
-            import_asyncio()
-            import_shutil()
+            import_without("asyncio", "ssl")
+            import_without("shutil", "bz2", "lzma")
             from neurontools.tui.app import NeuronTop
             from neurontools.tui.dashboard import Dashboard
             from neurontools.tui.keys import KeyMap

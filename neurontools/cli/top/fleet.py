@@ -16,7 +16,7 @@ from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import USER, HostLink, HostState, grouping_choices, worst_first
 from neurontools.util.command_lifecycle import EndedBySignal, write_document, write_stderr, write_text
 from neurontools.util.errors import EXIT_NO_DAEMON, EXIT_USAGE, UserError
-from neurontools.util.light_imports import import_asyncio
+from neurontools.util.light_imports import import_without
 from neurontools.util.signals import DeferredSignals, closing_undisturbed
 from neurontools.util.terminal import locale_is_utf8, terminal_size
 from neurontools.views.drawing.glyphs import glyphs_for
@@ -42,7 +42,7 @@ def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, problems: tuple[
     """
     feed.start()
     with DeferredSignals():  # an exception that a signal raises during an import may be lost
-        import_asyncio()
+        import_without("asyncio", "ssl")
         from neurontools.tui.fleet import FleetApp, FleetDashboard
         from neurontools.tui.terminal import TypedAhead
 
