@@ -19,15 +19,13 @@ REST_SECONDS = 0.1
 _AT_ONCE = 16  # connections accepted before the event loop does other work
 _NO_FILES = (errno.EMFILE, errno.ENFILE)
 
-_tell = RateLimitedLogger(logging.getLogger(__name__), logging.WARNING)
+_log_rate_limited = RateLimitedLogger(logging.getLogger(__name__), logging.WARNING)
 
-Take = Callable[[socket.socket, Any], None]
-"""Gets each accepted connection, non-blocking, and its address. It owns the connection."""
+ConnectionHandler = Callable[[socket.socket, Any], None]
+"""Gets each accepted connection, non-blocking, and its address. The handler owns the connection."""
 
-Refuse = Callable[[socket.socket, str], None]
-"""Gets a connection that the process has no descriptor for, and the reason. It may send the reason; it must not close
-it.
-"""
+RefusalHandler = Callable[[socket.socket, str], None]
+"""May send a client the reason for a refused connection. The handler must not close the connection."""
 
 
 class Acceptor:
@@ -40,10 +38,10 @@ class Acceptor:
     def __init__(
         self,
         listener: socket.socket,
-        on_connection: Take,
+        on_connection: ConnectionHandler,
         *,
         name: str,
-        refuse: Refuse = lambda _connection, _reason: None,
+        refuse: RefusalHandler = lambda _connection, _reason: None,
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
@@ -83,7 +81,7 @@ class Acceptor:
             for _ in range(_AT_ONCE):
                 if not self._refuse_one(error.strerror or str(error)):
                     break
-        _tell(
+        _log_rate_limited(
             "%s: cannot accept connections: %s; raise the limit of open files, or end processes that hold many",
             self._name,
             error.strerror,
@@ -121,7 +119,6 @@ class Acceptor:
 
 
 def _open_reserve() -> int | None:
-    """Opens the reserve descriptor. Returns None if the process can open no more files."""
     try:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -196,11 +193,9 @@ class ConnectionSlot:
         self.make_room = make_room
 
     def mark_busy(self) -> None:
-        """Marks the connection as busy with a request, so that it is not evicted."""
         self._limiter.mark(self, waiting=False)
 
     def mark_waiting(self) -> None:
-        """Marks the connection as waiting, so that it may be evicted."""
         self._limiter.mark(self, waiting=True)
 
     def release(self) -> None:
@@ -247,7 +242,6 @@ class ConnectionLimiter:
             crowd[slot] = waiting
 
     def release(self, slot: ConnectionSlot) -> None:
-        """Frees the slot of a connection, unless it was evicted."""
         crowd = self._of_peer.get(slot.peer, {})
         if crowd.pop(slot, None) is not None:
             self._count -= 1
@@ -280,7 +274,6 @@ class RateLimiter:
         self._next: asyncio.TimerHandle | None = None
 
     async def acquire(self, peer: Hashable) -> None:
-        """Waits until this peer gets a token."""
         loop = asyncio.get_running_loop()
         self._refill(loop.time())
         if self._tokens >= 1 and not self._waiting:

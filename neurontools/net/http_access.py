@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neurontools.net.client_roles import Role, Subjects, subject_names
 from neurontools.net.http_messages import HttpRequest, HttpResponse, refusal
-from neurontools.net.tls import FileProblem, ServerTls, file_problems, identities
+from neurontools.net.tls import FileProblem, Role, ServerTls, Subjects, file_problems, identities, subject_names
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ class HttpAccess:
     """Decides which clients may see which pages. Raises UserError if the token file is invalid.
 
     `tls` is None for plain HTTP. With `subjects`, a client certificate must have one of these names. `hosts` checks the
-    Host header; None accepts every host. In messages, `place` precedes the name of the setting.
+    Host header; None accepts every host. In messages, `message_prefix` precedes the name of the setting.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class HttpAccess:
         self._subjects = subjects or Subjects()
         self._hosts = hosts
         self._token: bytes | None = None
-        self._read_at = identities([bearer_token_file])
+        self._read_at = identities(bearer_token_file)
         try:
             if bearer_token_file is not None:
                 self._token = read_token(bearer_token_file)
@@ -73,7 +72,6 @@ class HttpAccess:
             self._subjects = subjects
 
     def admits_host(self, authority: str) -> bool:
-        """Returns whether to answer requests for this host and port."""
         return self._hosts is None or self._hosts.admits(authority)
 
     def admits(self, authorization: str) -> bool:
@@ -85,16 +83,10 @@ class HttpAccess:
 
     @property
     def requires_authentication(self) -> bool:
-        """Whether clients need a token or a certificate."""
-        if self._token is not None or self.context is None:
-            return self._token is not None
-        import ssl
-
-        return self.context.verify_mode is ssl.CERT_REQUIRED
+        return self._token is not None or (self.context is not None and bool(self.context.verify_mode))
 
     @property
     def requires_token(self) -> bool:
-        """Whether clients need a token."""
         return self._token is not None
 
     def signature(self, text: str) -> str:
@@ -105,7 +97,7 @@ class HttpAccess:
         """Reads changed certificate and token files again. If a file is invalid, the old contents stay in use."""
         if self._tls is not None:
             self._tls.reload()
-        changed_at = identities([self._token_file])
+        changed_at = identities(self._token_file)
         if self._token_file is None or changed_at == self._read_at:
             return
         self._read_at = changed_at
@@ -125,18 +117,14 @@ class HostCheck:
 
     def admits(self, authority: str) -> bool:
         """Returns whether the Host header, with or without a port, has an accepted name."""
-        host = _without_port(authority.strip()).lower().rstrip(".")
+        authority = authority.strip()
+        host = authority[1:].partition("]")[0] if authority.startswith("[") else authority.partition(":")[0]
+        host = host.lower().rstrip(".")
         try:
             ipaddress.ip_address(host)
         except ValueError:
             return host in self._names or host.endswith(".localhost")
         return True
-
-
-def _without_port(authority: str) -> str:
-    if authority.startswith("["):
-        return authority[1:].partition("]")[0]
-    return authority.partition(":")[0]
 
 
 def is_loopback(host: str | None) -> bool:
@@ -169,7 +157,6 @@ _LONGEST_TOKEN_BYTES = 4096
 
 
 def read_token(file: str) -> bytes:
-    """Returns the bearer token in a file. Raises FileProblem if the file has no valid token."""
     with file_problems("bearer_token_file", file), Path(file).open("rb") as opened:
         content = opened.read(_LONGEST_TOKEN_BYTES + 1)
     token = content.strip()
@@ -231,5 +218,4 @@ class Site:
 
 
 def _top_directory(path: str) -> str:
-    """Returns the first component of a path, between slashes."""
     return f"/{path[1:].partition('/')[0]}/"

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from neurontools.net.client_roles import Role
+from neurontools.net.tls import Role
 
 
 @dataclass(frozen=True, slots=True)

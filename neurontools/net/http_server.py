@@ -15,7 +15,6 @@ from typing import Any
 import h11
 
 from neurontools.net.acceptor import Acceptor, ConnectionLimiter, ConnectionSlot, client_key, listeners, wait_readable
-from neurontools.net.client_roles import Role
 from neurontools.net.http_access import Site
 from neurontools.net.http_messages import (
     CompressibleDocument,
@@ -25,6 +24,7 @@ from neurontools.net.http_messages import (
     refusal,
     request_of,
 )
+from neurontools.net.tls import Role
 
 MAX_HEAD_BYTES = 16 * 2**10
 MAX_BODY_BYTES = 4 * 2**10
@@ -183,7 +183,6 @@ class HttpConnection:
 
 
 def _has_short_body(request: HttpRequest) -> bool:
-    """Returns whether a request is a POST with a short Content-Length."""
     length = request.header("content-length")
     return request.method == "POST" and length.isdecimal() and len(length) < 6 and int(length) <= MAX_BODY_BYTES
 
@@ -217,20 +216,21 @@ class HttpServer:
     async def listen(self, host: str | None, port: int) -> int:
         """Starts listening and returns the port. Host None means all addresses. Raises OSError if it can't listen."""
         opened = await listeners(host, port, backlog=_BACKLOG)
-        # A TLS client does not understand a plain-text refusal.
-        refuse = _ignore if self._site.access.context else _refuse
         for listener in opened:
-            self._acceptors.append(Acceptor(listener, self._accept_connection, name=self._name, refuse=refuse))
+            self._acceptors.append(Acceptor(listener, self._accept_connection, name=self._name, refuse=self._refuse))
         bound: int = opened[0].getsockname()[1]
         return bound
 
     def close(self) -> None:
-        """Stops listening and closes all connections."""
         for acceptor in self._acceptors:
             acceptor.close()
         self._acceptors.clear()
         for task in self._tasks:
             task.cancel()
+
+    def _refuse(self, connection: socket.socket, _reason: str) -> None:
+        if self._site.access.context is None:  # a TLS client does not understand a plain-text refusal
+            connection.send(_REFUSAL)
 
     def _accept_connection(self, connection: socket.socket, address: Any) -> None:
         task: asyncio.Task[None] | None = None
@@ -297,14 +297,6 @@ class HttpServer:
             if handshake is not None:  # never None: every handshake can be evicted
                 handshake.release()
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
-
-
-def _refuse(connection: socket.socket, _reason: str) -> None:
-    connection.send(_REFUSAL)
-
-
-def _ignore(_connection: socket.socket, _reason: str) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,26 @@
-"""TLS contexts of servers and clients, renewed when their PEM files change."""
+"""TLS contexts of servers and clients, renewed when their PEM files change, and the roles of clients.
+
+A client's role follows from the subject names in its certificate. A subject name is a URI (such as a SPIFFE ID) or a
+DNS name among the subject alternative names (RFC 5280, section 4.2.1.6). The common name is ignored.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 if TYPE_CHECKING:
     import ssl  # imported in functions: OpenSSL takes 4 MiB, and a daemon may not use TLS
-
-FileIdentity = tuple[int, int, int, int, int] | None
 
 
 class FileProblem(Exception):
@@ -58,7 +62,7 @@ def load_authorities(context: ssl.SSLContext, setting: str, file: str) -> None:
     context.verify_mode = ssl.CERT_REQUIRED
 
 
-def identities(files: Iterable[str | None]) -> tuple[FileIdentity, ...]:
+def identities(*files: str | None) -> tuple[object, ...]:
     """Returns a value that changes when one of the files changes. The value contains None for a missing file."""
     return tuple(_identity(file) for file in files if file is not None)
 
@@ -77,7 +81,7 @@ def file_problems(setting: str, file: str) -> Iterator[None]:
         raise FileProblem(f"{setting}: {file}: {error.strerror}; give a readable file") from None
 
 
-def _identity(file: str) -> FileIdentity:
+def _identity(file: str) -> tuple[int, ...] | None:
     try:
         status = os.stat(file)  # noqa: PTH116 - runs at each tick; follows symbolic links, which Kubernetes mounts use
     except OSError:
@@ -139,55 +143,41 @@ class ServerTls:
         return True
 
     def _read_files(self) -> tuple[ssl.SSLContext, bytes]:
-        """Returns a new TLS context and the contents of the client CA file. Raises FileProblem for an unusable file."""
-        context = server_context(self._files, self._protocols)
+        """Returns a new TLS context and the contents of the client CA file. Raises FileProblem for an unusable file.
+
+        Disables session resumption: a resumed session skips the check of the client's certificate.
+        """
+        import ssl
+
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+        context.num_tickets = 0
+        if self._protocols:
+            context.set_alpn_protocols(self._protocols)
+        load_certificate(context, self._files.certificate, self._files.key)
         if self._files.client_ca is None:
             return context, b""
+        load_authorities(context, "client_ca", self._files.client_ca)
         with file_problems("client_ca", self._files.client_ca):
             return context, Path(self._files.client_ca).read_bytes()
 
     def _file_identities(self) -> object:
-        return identities((self._files.certificate, self._files.key, self._files.client_ca))
-
-
-def server_context(files: ServerFiles, protocols: Sequence[str] = ()) -> ssl.SSLContext:
-    """Creates a server's TLS context from the current files. Raises FileProblem for an unusable file.
-
-    Disables session resumption: a resumed session skips the check of the client's certificate.
-    """
-    import ssl
-
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
-    context.num_tickets = 0
-    if protocols:
-        context.set_alpn_protocols(list(protocols))
-    load_certificate(context, files.certificate, files.key)
-    if files.client_ca is not None:
-        load_authorities(context, "client_ca", files.client_ca)
-    return context
-
-
-@dataclass(frozen=True, slots=True)
-class ClientFiles:
-    """Paths of the PEM files of a TLS client."""
-
-    certificate: str
-    key: str | None = None  # None: the key is in the certificate file
-    authorities: str | None = None  # CAs that sign server certificates; None: the system's CAs
+        return identities(self._files.certificate, self._files.key, self._files.client_ca)
 
 
 class ClientTls:
-    """Creates TLS contexts of a client and renews them when the PEM files change. Thread-safe.
+    """Creates TLS contexts of a gRPC client and renews them when the PEM files change. Thread-safe.
 
-    The constructor raises UserError for an invalid file.
+    If `key` is None, the certificate file contains the key. `authorities` has the CAs that sign server certificates;
+    None means the system's CAs. The constructor raises UserError for an invalid file.
     """
 
-    def __init__(self, files: ClientFiles, protocols: Sequence[str] = ()) -> None:
-        self._files = files
-        self._protocols = list(protocols)
-        self._read_at = self._file_identities()
+    def __init__(self, certificate: str, key: str | None, authorities: str | None) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._authorities = authorities
+        self._read_at = identities(certificate, key, authorities)
         try:
             self._context = self._make_context()
         except FileProblem as problem:
@@ -195,7 +185,7 @@ class ClientTls:
 
     def context(self) -> ssl.SSLContext:
         """Returns the TLS context for the next handshake. Keeps the old context if the changed files are invalid."""
-        changed_at = self._file_identities()
+        changed_at = identities(self._certificate, self._key, self._authorities)
         if changed_at != self._read_at:
             self._read_at = changed_at
             try:
@@ -208,13 +198,58 @@ class ClientTls:
         import ssl
 
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
-        if self._files.authorities is not None:
+        if self._authorities is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            load_authorities(context, "ca", self._files.authorities)
+            load_authorities(context, "ca", self._authorities)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(self._protocols)
-        load_certificate(context, self._files.certificate, self._files.key)
+        context.set_alpn_protocols(["h2"])
+        load_certificate(context, self._certificate, self._key)
         return context
 
-    def _file_identities(self) -> object:
-        return identities((self._files.certificate, self._files.key, self._files.authorities))
+
+_DNS_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[!-~]+")
+_LONGEST_NAME = 2048  # bytes, the length limit of a SPIFFE ID
+_LONGEST_DNS_NAME = 253
+
+
+class Role(StrEnum):
+    """The role of a client, which decides how much the client may see."""
+
+    SUMMARY = "summary"  # may see counts, findings and jobs, but no commands and no users
+    FULL = "full"
+
+
+def checked_name(text: str) -> str:
+    """Returns a URI unchanged and a DNS name in lower case. Raises ValueError for any other name."""
+    if "://" in text:
+        if not _URI.fullmatch(text) or len(text) > _LONGEST_NAME:
+            raise ValueError(f"{text[:60]!r} is not a URI; write one such as spiffe://example.org/viewer")
+        return text
+    if not _DNS_NAME.fullmatch(text) or len(text) > _LONGEST_DNS_NAME:
+        raise ValueError(
+            f"{text[:60]!r} is not a DNS name; write one such as viewer.example.org, or a URI such as "
+            "spiffe://example.org/viewer"
+        )
+    return text.lower()
+
+
+def subject_names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the URI and DNS names of a verified certificate from `SSLSocket.getpeercert`."""
+    found = certificate.get("subjectAltName", ())
+    return tuple(value if kind == "URI" else value.lower() for kind, value in found if kind in ("URI", "DNS"))
+
+
+class Subjects:
+    """Maps subject names to roles. An empty mapping is false; then all clients have the same role."""
+
+    def __init__(self, summary: Iterable[str] = (), full: Iterable[str] = ()) -> None:
+        self._roles = dict.fromkeys(summary, Role.SUMMARY) | dict.fromkeys(full, Role.FULL)
+
+    def __bool__(self) -> bool:
+        return bool(self._roles)
+
+    def widest_role(self, names: Iterable[str]) -> tuple[str, Role] | None:
+        """Returns the name that has the widest role, and this role. Returns None if no name has a role."""
+        found = [(name, self._roles[name]) for name in names if name in self._roles]
+        return next((each for each in found if each[1] is Role.FULL), found[0] if found else None)

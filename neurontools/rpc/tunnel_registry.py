@@ -16,9 +16,9 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from neurontools.net.tls import ClientFiles, ClientTls
+from neurontools.net.tls import ClientTls
 from neurontools.rpc import socket_path
 from neurontools.rpc.http2 import send_goaway
 from neurontools.rpc.remote_address import RemoteAddress, remote_address
@@ -47,10 +47,9 @@ class _TunnelAttempt:
     listener: _TunnelListener
     local: socket.socket
     remote: ssl.SSLSocket | None
-    why_not: str = field(default="")
+    why_not: str = ""
 
     def close(self) -> None:
-        """Closes the local and the remote socket. May be called again."""
         self.local.close()
         if self.remote is not None:
             self.remote.close()
@@ -144,7 +143,6 @@ class TunnelSet:
             listener.listener.close()
 
     def _register_new(self) -> None:
-        """Registers the sockets and connections that other threads have made."""
         while self._opened:
             listener = self._opened.popleft()
             self._selector.register(listener.listener, selectors.EVENT_READ, listener)
@@ -281,7 +279,6 @@ class TunnelPipe:
         return not self._down and self.remote.pending() > 0
 
     def close(self) -> None:
-        """Closes both sockets."""
         self.remote.close()
         self.local.close()
 
@@ -358,7 +355,6 @@ NOT_GRPC = "it speaks TLS but not gRPC; is this the port of neurond --listen?"
 
 
 def connection_failure_text(error: Exception) -> str:
-    """Describes why connecting failed, and what to check next."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _NOT_TRUSTED:
             return "the authority that signed its certificate is not trusted here; give that authority with --tls-ca"
@@ -421,11 +417,10 @@ def client_tls(given: Mapping[str, str], environment: Mapping[str, str]) -> Clie
             f"{VARIABLES[0]} and the like, or put {', '.join(_NAMES)} into {directory}",
             EXIT_USAGE,
         )
-    return ClientTls(ClientFiles(certificate, key, authorities), ("h2",))
+    return ClientTls(certificate, key, authorities)
 
 
 def configuration_directory(environment: Mapping[str, str]) -> str:
-    """Returns the directory of the user's TLS certificates."""
     home = environment.get("XDG_CONFIG_HOME", "")
     if not home.startswith("/"):
         home = f"{environment.get('HOME') or '/'}/.config"

@@ -10,7 +10,6 @@ from importlib.resources import files
 from typing import Protocol
 from urllib.parse import parse_qs, quote, unquote
 
-from neurontools.net.client_roles import Role
 from neurontools.net.http_access import HttpPage
 from neurontools.net.http_messages import (
     PLAIN_TEXT,
@@ -20,6 +19,7 @@ from neurontools.net.http_messages import (
     HttpResponse,
     refusal,
 )
+from neurontools.net.tls import Role
 from neurontools.util.formats import element
 from neurontools.web.browser_access import SECURITY_HEADERS, BrowserSessions, RequestGuard
 from neurontools.web.markup import PageFrame, notice_document, page_document, style_sheet

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.net.client_roles import Role, Subjects, checked_name, subject_names
-from neurontools.net.tls import ServerFiles, ServerTls
+from neurontools.net.tls import Role, ServerFiles, ServerTls, Subjects, checked_name, subject_names
 from neurontools.util.errors import EXIT_USAGE, UserError
 from tests.harness.certificates import Authority, needs_openssl
 

@@ -21,7 +21,7 @@ from neurontools.net.http_messages import CompressibleDocument
 
 if TYPE_CHECKING:
     from neurond.exports.metrics_pages import MetricsPages
-    from neurontools.net.client_roles import Subjects
+    from neurontools.net.tls import Subjects
 
 
 BUILD = FamilyDefinition("neurontools_build", MetricKind.INFO, "The daemon and where its numbers come from")

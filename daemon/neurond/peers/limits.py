@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from neurontools.net.client_roles import Role
+from neurontools.net.tls import Role
 
 _MOST_CONNECTIONS = 1024
 _MOST_ATTACHMENTS = 4096

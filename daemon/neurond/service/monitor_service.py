@@ -25,7 +25,7 @@ from neurontools.fleet.summarize import summarize_host
 from neurontools.fleet.summary import HostSummary
 from neurontools.model import Snapshot
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
-from neurontools.net.client_roles import Role
+from neurontools.net.tls import Role
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
 from neurontools.util.units import devices_text

@@ -35,8 +35,7 @@ from neurontools.net.acceptor import (
     wait_readable,
     wait_writable,
 )
-from neurontools.net.client_roles import Role, Subjects, subject_names
-from neurontools.net.tls import ServerTls
+from neurontools.net.tls import Role, ServerTls, Subjects, subject_names
 from neurontools.rpc import socket_path
 from neurontools.util.errors import EXIT_FAILURE, UserError
 from neurontools.util.rate_limited_log import RateLimitedLogger

@@ -19,7 +19,7 @@ from neurond.peers.connection_proxy import CALL_COST
 from neurond.peers.limits import LimitReached, Peer, PeerCredentials, PeerLimiter, ResourceKind
 from neurond.service.monitor_service import FaultService, MonitorService
 from neurond.service.runtime_service import RuntimeService
-from neurontools.net.client_roles import Role
+from neurontools.net.tls import Role
 from neurontools.rpc import neuron_pb2
 from neurontools.util.rate_limited_log import RateLimitedLogger
 

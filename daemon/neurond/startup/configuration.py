@@ -28,7 +28,7 @@ from neurontools.driver.environment import (
 )
 from neurontools.model import health
 from neurontools.net.acceptor import listen_address
-from neurontools.net.client_roles import checked_name
+from neurontools.net.tls import checked_name
 from neurontools.rpc import socket_path
 from neurontools.util.errors import EXIT_USAGE, UserError
 
