@@ -10,9 +10,10 @@ import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -57,10 +58,15 @@ class CheckLevel(StrEnum):
 class CheckResult:
     """Result of one check. `action` is the next step for the user, or ""."""
 
-    area: str  # one of: installed, driver, daemon, host, variables
     level: CheckLevel
     result: str
     action: str = ""
+    area: str = ""  # name of the examination, a key of _EXAMINATIONS
+
+
+_ok = partial(CheckResult, CheckLevel.OK)
+_note = partial(CheckResult, CheckLevel.NOTE)
+_problem = partial(CheckResult, CheckLevel.PROBLEM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +76,6 @@ class DoctorContext:
     environment: Mapping[str, str]
     roots: Roots
     socket: str | None = None  # None: checks all default sockets
-
-    @classmethod
-    def from_process(cls, socket: str | None) -> DoctorContext:
-        """Returns the context with the environment and file trees of this process."""
-        return cls(os.environ, Roots.from_environment(os.environ), socket)
 
 
 def directory_size_bytes(path: str, most_entries: int = 20_000) -> int:
@@ -92,7 +93,6 @@ def directory_size_bytes(path: str, most_entries: int = 20_000) -> int:
     return total
 
 
-INSTALLATION_AREA = "installed"
 COMMANDS = ("neurond", "neuron-ls", "neuron-top", "neuron-monitor", "neuron-healthcheck", "neuron-run")
 AWS_PACKAGES = ("torch-neuronx", "torch-xla", "libneuronxla", "neuronx-cc", "neuronx-distributed", "jax-neuronx")
 _RUNTIME = Path("/opt/aws/neuron/lib")
@@ -101,20 +101,16 @@ _MOST_HEAD_BYTES = 4096
 
 def examine_installation(place: DoctorContext) -> Iterator[CheckResult]:
     where = Path(neurontools.__file__).parent
-    yield CheckResult(
-        INSTALLATION_AREA,
-        CheckLevel.OK,
+    yield _ok(
         f"neurontools {__version__} in {where} ({bytes_text(directory_size_bytes(str(where)))}), "
-        f"Python {platform.python_version()} ({sys.executable})",
+        f"Python {platform.python_version()} ({sys.executable})"
     )
     yield from _examine_dependencies()
     yield from _examine_optional_packages()
     yield from _examine_commands(place)
     libraries = sorted(path.name for path in _RUNTIME.glob("libnrt.so.*")) if _RUNTIME.is_dir() else []
     if libraries:
-        yield CheckResult(
-            INSTALLATION_AREA, CheckLevel.OK, f"Neuron runtime: {', '.join(libraries[-3:])} in {_RUNTIME}"
-        )
+        yield _ok(f"Neuron runtime: {', '.join(libraries[-3:])} in {_RUNTIME}")
 
 
 def installed_version(distribution: str) -> str | None:
@@ -138,38 +134,26 @@ def _examine_dependencies() -> Iterator[CheckResult]:
     found = {name: installed_version(name) for name in required_packages()}
     missing = [name for name, version in found.items() if version is None]
     if missing:
-        yield CheckResult(
-            INSTALLATION_AREA,
-            CheckLevel.PROBLEM,
-            f"not installed: {', '.join(missing)}",
-            "pip install --upgrade neurontools",
-        )
+        yield _problem(f"not installed: {', '.join(missing)}", "pip install --upgrade neurontools")
     there = ", ".join(f"{name} {version}" for name, version in found.items() if version is not None)
     if there:
-        yield CheckResult(INSTALLATION_AREA, CheckLevel.OK, there)
+        yield _ok(there)
 
 
 def _examine_optional_packages() -> Iterator[CheckResult]:
     torch = installed_version("torch")
     if torch is None:
-        yield CheckResult(
-            INSTALLATION_AREA,
-            CheckLevel.NOTE,
-            "torch is not installed; neuron-run needs it",
-            "pip install 'neurontools[runtime]'",
-        )
+        yield _note("torch is not installed; neuron-run needs it", "pip install 'neurontools[runtime]'")
     elif torch.split(".")[:2] != SUPPORTED_TORCH.split("."):
-        yield CheckResult(
-            INSTALLATION_AREA,
-            CheckLevel.NOTE,
+        yield _note(
             f"torch {torch} is installed, but neuron-run needs {SUPPORTED_TORCH}",
             f"pip install 'torch=={SUPPORTED_TORCH}.*' where neuron-run is used",
         )
     else:
-        yield CheckResult(INSTALLATION_AREA, CheckLevel.OK, f"torch {torch}")
+        yield _ok(f"torch {torch}")
     of_aws = [f"{name} {version}" for name in AWS_PACKAGES if (version := installed_version(name)) is not None]
     if of_aws:
-        yield CheckResult(INSTALLATION_AREA, CheckLevel.OK, f"AWS packages: {', '.join(of_aws)}")
+        yield _ok(f"AWS packages: {', '.join(of_aws)}")
 
 
 def _examine_commands(place: DoctorContext) -> Iterator[CheckResult]:
@@ -183,16 +167,9 @@ def _examine_commands(place: DoctorContext) -> Iterator[CheckResult]:
             others.append(path)
     if missing:
         own = Path(sys.executable).parent
-        yield CheckResult(
-            INSTALLATION_AREA,
-            CheckLevel.NOTE,
-            f"not in PATH: {', '.join(missing)}",
-            f'PATH="{own}:$PATH", or run them by path',
-        )
+        yield _note(f"not in PATH: {', '.join(missing)}", f'PATH="{own}:$PATH", or run them by path')
     if others:
-        yield CheckResult(
-            INSTALLATION_AREA,
-            CheckLevel.NOTE,
+        yield _note(
             f"other programs of these names come first in PATH: {', '.join(others)}",
             "put the directory of neurontools' commands first in PATH, or run them by path",
         )
@@ -207,7 +184,6 @@ def _is_ours(path: str) -> bool:
     return b"neurontools" in head or b"neurond" in head
 
 
-DRIVER_AREA = "driver"
 _MOST_PCI_DEVICES = 4096
 
 
@@ -219,13 +195,9 @@ def examine_driver(place: DoctorContext) -> Iterator[CheckResult]:
         yield from _examine_missing_devices(on_bus, version)
         return
     directories = list_device_directories(roots)
-    yield CheckResult(
-        DRIVER_AREA, CheckLevel.OK, f"Neuron driver {version or 'of an unknown version'}, devices: {len(directories)}"
-    )
+    yield _ok(f"Neuron driver {version or 'of an unknown version'}, devices: {len(directories)}")
     if on_bus > len(directories):
-        yield CheckResult(
-            DRIVER_AREA,
-            CheckLevel.PROBLEM,
+        yield _problem(
             f"{on_bus} devices on the PCI bus, {len(directories)} shown by the driver",
             "see dmesg for its failure; stop and start the instance to get another host",
         )
@@ -233,10 +205,10 @@ def examine_driver(place: DoctorContext) -> Iterator[CheckResult]:
     try:
         snapshot = read_host_snapshot(roots)
     except UserError as error:
-        yield CheckResult(DRIVER_AREA, CheckLevel.PROBLEM, str(error))
+        yield _problem(str(error))
         return
     for warning in snapshot.warnings if snapshot is not None else ():
-        yield CheckResult(DRIVER_AREA, CheckLevel.NOTE, warning)
+        yield _note(warning)
 
 
 def driver_version(roots: Roots) -> str | None:
@@ -246,25 +218,17 @@ def driver_version(roots: Roots) -> str | None:
 
 def _examine_missing_devices(on_bus: int, version: str | None) -> Iterator[CheckResult]:
     if version is not None:
-        yield CheckResult(
-            DRIVER_AREA,
-            CheckLevel.PROBLEM,
+        yield _problem(
             f"Neuron driver {version} is loaded but shows no device",
             "see dmesg for its failure; in a container: give it /dev/neuron* and the host's /sys",
         )
     elif on_bus:
-        yield CheckResult(
-            DRIVER_AREA,
-            CheckLevel.PROBLEM,
+        yield _problem(
             f"{on_bus} Neuron devices on the PCI bus, but no driver is loaded",
             "modprobe neuron; is the package aws-neuronx-dkms installed for this kernel?",
         )
     else:
-        yield CheckResult(
-            DRIVER_AREA,
-            CheckLevel.OK,
-            "no Neuron device on this host; simulate one with neurond --simulate trn1.32xlarge",
-        )
+        yield _ok("no Neuron device on this host; simulate one with neurond --simulate trn1.32xlarge")
 
 
 def _count_pci_devices(roots: Roots) -> int:
@@ -289,22 +253,17 @@ def _examine_device_files(roots: Roots, indices: list[int]) -> Iterator[CheckRes
     missing = [index for index, path in paths.items() if not Path(path).exists()]
     closed = [index for index, path in paths.items() if index not in missing and not os.access(path, os.R_OK | os.W_OK)]
     if missing:
-        yield CheckResult(
-            DRIVER_AREA,
-            CheckLevel.PROBLEM,
+        yield _problem(
             f"no device files of devices {ranges_text(missing)} in {roots.dev}",
             "run udevadm trigger as root; pass the files to a container",
         )
     if closed:
-        yield CheckResult(
-            DRIVER_AREA,
-            CheckLevel.PROBLEM,
+        yield _problem(
             f"this user may not open the device files of devices {ranges_text(closed)} in {roots.dev}",
             "set their group and mode with a udev rule, and add the user to that group",
         )
 
 
-DAEMON_AREA = "daemon"
 _STATE = "/var/lib/neurond"
 _CONFIGURATION = "/etc/neurontools/neurond.toml"
 _MOST_FINDINGS = 8
@@ -323,23 +282,16 @@ def examine_daemons(place: DoctorContext) -> Iterator[CheckResult]:
     if not answering:
         candidates = ", ".join(_socket_candidates(place))
         if place.roots.has_devices or place.socket is not None:
-            yield CheckResult(
-                DAEMON_AREA,
-                CheckLevel.PROBLEM,
+            yield _problem(
                 f"no daemon answers (tried {candidates})",
                 "run systemctl enable --now neurond, or start neurond yourself",
             )
         else:
-            yield CheckResult(
-                DAEMON_AREA,
-                CheckLevel.NOTE,
-                f"no daemon is running (tried {candidates})",
-                "neurond --simulate trn1.32xlarge &",
-            )
+            yield _note(f"no daemon is running (tried {candidates})", "neurond --simulate trn1.32xlarge &")
     for path, content in ((_STATE, "state"), (_CONFIGURATION, "configuration")):
         if Path(path).exists():
             size = f" ({bytes_text(directory_size_bytes(path))})" if Path(path).is_dir() else ""
-            yield CheckResult(DAEMON_AREA, CheckLevel.OK, f"{content} in {path}{size}")
+            yield _ok(f"{content} in {path}{size}")
 
 
 def first_snapshot(place: DoctorContext) -> Snapshot | None:
@@ -363,28 +315,24 @@ def _examine_socket(path: str) -> Iterator[CheckResult]:
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError as error:
-        yield CheckResult(DAEMON_AREA, CheckLevel.PROBLEM, f"{path}: {error.strerror}", "start neurond")
+        yield _problem(f"{path}: {error.strerror}", "start neurond")
         return
     if not stat.S_ISSOCK(status.st_mode):
-        yield CheckResult(DAEMON_AREA, CheckLevel.PROBLEM, f"{path} is not a socket", "remove it, and start neurond")
+        yield _problem(f"{path} is not a socket", "remove it, and start neurond")
         return
     if not os.access(path, os.R_OK | os.W_OK):
-        yield CheckResult(
-            DAEMON_AREA,
-            CheckLevel.PROBLEM,
+        yield _problem(
             f"this user may not use {path} (mode {stat.S_IMODE(status.st_mode):04o})",
             "start neurond with --group GROUP, add the user to that group, and log in again",
         )
         return
     if not Path(socket_path.attach_socket(path)).exists():
-        yield CheckResult(
-            DAEMON_AREA, CheckLevel.PROBLEM, f"there is no attach socket next to {path}", "restart neurond"
-        )
+        yield _problem(f"there is no attach socket next to {path}", "restart neurond")
     try:
         with Client(path) as client:
             latest = client.snapshot()
     except (UserError, ValueError) as error:
-        yield CheckResult(DAEMON_AREA, CheckLevel.PROBLEM, f"{path}: {error}")
+        yield _problem(f"{path}: {error}")
         return
     yield from _examine_snapshot(path, latest)
 
@@ -394,44 +342,32 @@ def _examine_snapshot(path: str, latest: Snapshot) -> Iterator[CheckResult]:
     if latest.daemon_vcpu_ratio is not None:
         cost += f", {100 * latest.daemon_vcpu_ratio:.1f} % of a vCPU"
     instance = latest.instance
-    yield CheckResult(
-        DAEMON_AREA,
-        CheckLevel.OK,
+    yield _ok(
         f"neurond {latest.daemon_version or 'of an unknown version'} (PID {latest.daemon_pid}{cost}) at {path}: "
         f"{instance.instance_type}, {latest.source.value}, devices: {len(latest.devices)}, "
-        f"processes: {len(latest.processes)}, a snapshot every {latest.interval_seconds:g} s",
+        f"processes: {len(latest.processes)}, a snapshot every {latest.interval_seconds:g} s"
     )
     if latest.daemon_version != __version__:
-        yield CheckResult(
-            DAEMON_AREA,
-            CheckLevel.NOTE,
+        yield _note(
             f"neurond is {latest.daemon_version or 'of an unknown version'}, this is neurontools {__version__}",
             "restart neurond after an update, or update it",
         )
     age_seconds = time.time() - latest.taken_at_unix_seconds
     if age_seconds > max(_LATE_SECONDS, _LATE_INTERVALS * latest.interval_seconds):
-        yield CheckResult(
-            DAEMON_AREA,
-            CheckLevel.PROBLEM,
-            f"its latest snapshot is {duration_text(age_seconds)} old",
-            "see its log; restart it",
-        )
+        yield _problem(f"its latest snapshot is {duration_text(age_seconds)} old", "see its log; restart it")
     for warning in latest.warnings:
-        yield CheckResult(DAEMON_AREA, CheckLevel.NOTE, warning)
+        yield _note(warning)
     if latest.health is None:
         return
     warnings = [finding for finding in latest.health.findings if finding.severity > Severity.NOTICE]
     for finding in warnings[:_MOST_FINDINGS]:
         level = CheckLevel.PROBLEM if finding.severity >= Severity.CRITICAL else CheckLevel.NOTE
         found = f"{health.finding_name(finding)}: {finding_location(finding)}{health.sentence(finding, latest)}"
-        yield CheckResult(DAEMON_AREA, level, found, finding.action)
+        yield CheckResult(level, found, finding.action)
     if len(warnings) > _MOST_FINDINGS:
-        yield CheckResult(
-            DAEMON_AREA, CheckLevel.NOTE, f"and {len(warnings) - _MOST_FINDINGS} more findings", "neuron-ls --health"
-        )
+        yield _note(f"and {len(warnings) - _MOST_FINDINGS} more findings", "neuron-ls --health")
 
 
-HOST_AREA, VARIABLES_AREA = "host", "variables"
 _PREFIXES = ("NEURON", "XLA_", "PJRT_", "TORCH_NEURON")
 _MOST_VARIABLES = 100
 _KNOWN_VARIABLES = (
@@ -455,25 +391,18 @@ _KNOWN_VARIABLES = (
 
 
 def examine_host_environment(place: DoctorContext) -> Iterator[CheckResult]:
-    """Checks the kernel, the container, the kernel log and the runtime's environment variables."""
+    """Checks the kernel, the container and the kernel log."""
     container = " in a container" if is_container(place) else ""
     kernel = f"{platform.system()} {platform.release()} {platform.machine()}"
-    yield CheckResult(
-        HOST_AREA, CheckLevel.OK, f"{kernel}{container}, user {'root' if os.geteuid() == 0 else os.geteuid()}"
-    )
+    yield _ok(f"{kernel}{container}, user {'root' if os.geteuid() == 0 else os.geteuid()}")
     kernel_log = f"{place.roots.dev}/kmsg"
     if os.access(kernel_log, os.R_OK):
-        yield CheckResult(
-            HOST_AREA, CheckLevel.OK, f"{kernel_log} is readable: neurond sees device errors in the kernel log"
-        )
+        yield _ok(f"{kernel_log} is readable: neurond sees device errors in the kernel log")
     elif place.roots.has_devices:
-        yield CheckResult(
-            HOST_AREA,
-            CheckLevel.NOTE,
+        yield _note(
             f"this user can't read {kernel_log}; if neurond can't either, it misses NEURON_HW_ERR",
             "run neurond with the shipped systemd unit, or give it CAP_SYSLOG and access to the file",
         )
-    yield from _examine_variables(place)
 
 
 def is_container(place: DoctorContext) -> bool:
@@ -488,43 +417,41 @@ def relevant_variables(place: DoctorContext) -> list[tuple[str, str]]:
     return [(name, shown_value(name, place.environment[name])) for name in found]
 
 
-def _examine_variables(place: DoctorContext) -> Iterator[CheckResult]:
+def examine_variables(place: DoctorContext) -> Iterator[CheckResult]:
+    """Checks the names and values of the runtime's environment variables."""
     for name, value in relevant_variables(place):
         near = get_close_matches(name, _KNOWN_VARIABLES, n=1, cutoff=0.9)
         if name not in _KNOWN_VARIABLES and near:
-            yield CheckResult(
-                VARIABLES_AREA,
-                CheckLevel.PROBLEM,
-                f"{name} is set, but no program reads it",
-                f"did you mean {near[0]}?",
-            )
+            yield _problem(f"{name} is set, but no program reads it", f"did you mean {near[0]}?")
         else:
-            yield CheckResult(VARIABLES_AREA, CheckLevel.OK, f"{name}={value[:200]}")
+            yield _ok(f"{name}={value[:200]}")
     try:
         logical_neuroncore_config(place.environment)
         CoreRequest.from_environment(place.environment)
     except InvalidCoreRequest as error:
-        yield CheckResult(VARIABLES_AREA, CheckLevel.PROBLEM, str(error))
+        yield _problem(str(error))
 
 
-_EXAMINATIONS = (
-    (INSTALLATION_AREA, examine_installation),
-    (DRIVER_AREA, examine_driver),
-    (DAEMON_AREA, examine_daemons),
-    (HOST_AREA, examine_host_environment),
-)
+_EXAMINATIONS = {
+    "installed": examine_installation,
+    "driver": examine_driver,
+    "daemon": examine_daemons,
+    "host": examine_host_environment,
+    "variables": examine_variables,
+}
 _WIDEST_AREA, _WIDEST_LEVEL = 10, 8
 
 
 def run_examinations(place: DoctorContext) -> list[CheckResult]:
     """Runs all checks. Reports an exception in a check as a problem and continues with the next check."""
     found: list[CheckResult] = []
-    for area, examine in _EXAMINATIONS:
+    for area, examine in _EXAMINATIONS.items():
         try:
-            found += examine(place)
+            for check in examine(place):
+                found.append(replace(check, area=area))  # noqa: PERF401 - keeps the results before an exception
         except Exception as error:
             failure = f"the check failed: {type(error).__name__}: {error}"
-            found.append(CheckResult(area, CheckLevel.PROBLEM, failure, "please report this"))
+            found.append(_problem(failure, "please report this", area))
     return found
 
 
