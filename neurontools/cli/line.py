@@ -5,17 +5,20 @@ The parser is our own, because `import argparse` takes longer than a whole one-s
 
 from __future__ import annotations
 
-from neurontools.util.command_lifecycle import exit_code_text
-from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from neurontools.util.command_lifecycle import exit_code_text, write_text
+from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
 TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, without the import
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Mapping
+    from typing import Any, TypeVar
 
+    T = TypeVar("T")
 
 FILES = "files"  # value of Option.completes: completes paths
-_BETWEEN = "\0"  # separates two values of one option; no program argument can contain NUL
 INSTANCE_TYPES = "instance types"  # value of Option.completes: completes instance types of the catalog
+INTERVAL_SECONDS = (0.05, 3600.0)  # shortest and longest refresh interval
+_BETWEEN = "\0"  # separates two values of one option; no program argument can contain NUL
 
 
 class Option:
@@ -53,7 +56,7 @@ class Option:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """All flags of the option, the short flag first."""
+        """All flags, the short flag first."""
         short = (f"-{self.short}",) if self.short else ()
         return (*short, f"--{self.name}", *(f"--{alias}" for alias in self.aliases))
 
@@ -112,9 +115,42 @@ def two_values(given: str) -> tuple[str, str]:
     return first, second
 
 
-def requests_information(given: dict[str, str]) -> bool:
-    """Returns whether --help, --version or --completion is given."""
-    return "help" in given or "version" in given or "completion" in given
+def whole_number(flag: str, text: str, least: int, most: int | None = None) -> int:
+    """Parses a whole number. Raises UserError if the text is invalid or the number is outside `least` to `most`."""
+    if text.isascii() and text.isdigit() and len(text) <= 18:
+        number = int(text)
+        if least <= number and (most is None or number <= most):
+            return number
+    limit = "" if most is None else f" to {most}"
+    raise UserError(f"{flag} {_excerpt(text)}: give a whole number from {least}{limit}", EXIT_USAGE)
+
+
+def whole_option(given: Mapping[str, str], name: str, default: T, least: int, most: int | None = None) -> int | T:
+    """Returns the value of an option as a whole number; `default` if not given. Raises UserError if it is invalid."""
+    return whole_number(f"--{name}", given[name], least, most) if name in given else default
+
+
+def seconds_option(given: Mapping[str, str], name: str, default: T, least: float, most: float) -> float | T:
+    """Returns the value of an option in seconds; `default` if not given. Raises UserError if it is invalid."""
+    if name not in given:
+        return default
+    try:
+        seconds = float(given[name].removesuffix("s"))
+    except ValueError:
+        seconds = -1.0
+    if not least <= seconds <= most:  # NaN fails too
+        shown = _excerpt(given[name])
+        raise UserError(f"--{name} {shown}: give seconds from {least:.15g} to {most:.15g}", EXIT_USAGE)
+    return seconds
+
+
+def word_option(given: Mapping[str, str], name: str, words: tuple[str, ...], default: T) -> str | T:
+    """Returns the value of an option; `default` if not given. Raises UserError if the value is not in `words`."""
+    if name not in given:
+        return default
+    if given[name] not in words:
+        raise UserError(f"--{name} {_excerpt(given[name])}: give one of {', '.join(words)}", EXIT_USAGE)
+    return given[name]
 
 
 def exclude_each_other(given: dict[str, str], *names: str) -> None:
@@ -173,17 +209,20 @@ class DeviceSelection:
             else:
                 self.indices += _index_range(entry)
 
+    def bdf_indices(self, index_of: Mapping[str, int]) -> list[int]:
+        """Returns the indices of the selected PCI addresses. Raises UserError if `index_of` lacks an address."""
+        for bdf in self.bdfs:
+            if bdf not in index_of:
+                names = ", ".join(sorted(index_of)) or "none known; give an index"
+                raise UserError(f"no device at {bdf} on this host; its PCI addresses: {names}", EXIT_NOT_FOUND)
+        return [index_of[bdf] for bdf in self.bdfs]
+
 
 def _index_range(entry: str) -> list[int]:
     low, dash, high = (piece.strip() for piece in entry.partition("-"))
     if not (_is_index(low) and (_is_index(high) if dash else True)):
-        from neurontools.util.terminal import error_excerpt
-
-        shown = error_excerpt(entry)
-        raise UserError(
-            f"--device: {shown} is no device; give indices, ranges or PCI addresses such as 0,2-3 or 0000:10:1c.0",
-            EXIT_USAGE,
-        )
+        example = "give indices, ranges or PCI addresses such as 0,2-3 or 0000:10:1c.0"
+        raise UserError(f"--device: {_excerpt(entry)} is no device; {example}", EXIT_USAGE)
     first, last = int(low), int(high if dash else low)
     if last < first:
         raise UserError(f"--device: the range {first}-{last} runs backwards; write {last}-{first}", EXIT_USAGE)
@@ -243,6 +282,12 @@ TLS_OPTIONS = (
     Option("tls-ca", "for grpcs://: who signs the certificates of daemons", value="FILE", completes=FILES),
 )
 
+INFORMATION_OPTIONS = (
+    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
+    Option("version", "print the version", ends=True),
+    Option("help", "print this text", short="h", ends=True),
+)
+
 
 def names_hosts(given: dict[str, str]) -> bool:
     """Returns whether one of the options that name hosts, such as --hosts, is given."""
@@ -258,44 +303,34 @@ def refuse_without_hosts(given: dict[str, str], *names: str) -> None:
             raise UserError(f"--{name} is for many hosts; name them, as with --hosts, or leave it out", EXIT_USAGE)
 
 
-LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.05, 3600.0
-
-
-def interval_seconds(flag: str, text: str) -> float:
-    """Parses an interval in seconds. Raises UserError if it is invalid or outside 0.05 to 3600 s."""
-    try:
-        value = float(text.removesuffix("s"))
-    except ValueError:
-        value = -1.0
-    if not LEAST_INTERVAL_SECONDS <= value <= MOST_INTERVAL_SECONDS:  # NaN fails too
-        raise UserError(
-            f"{flag} {text[:40]}: give seconds from {LEAST_INTERVAL_SECONDS:g} to {MOST_INTERVAL_SECONDS:g}", EXIT_USAGE
-        )
-    return value
-
-
-def repeat_count(flag: str, text: str | None) -> int | None:
-    """Parses a repeat count, at least 1. Returns None for None. Raises UserError if the text is invalid."""
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) == 0:
-        raise UserError(f"{flag} {text[:40]}: give a whole number from 1", EXIT_USAGE)
-    return int(text)
-
-
-def information_text(command: str, page: Any, given: dict[str, str]) -> str:
-    """Returns the text that --help, --version or --completion prints; if several are given, in this order.
+def print_information(command: str, page: Any, given: dict[str, str]) -> bool:
+    """Prints the text of --help, --version or --completion, in this order. Returns False if none of them is given.
 
     `page` is the module of the command. It defines OPTIONS, USAGE, SUMMARY, NOTES, EXIT_CODES and optionally ACTIONS.
     """
     if "help" in given:
-        return help_text(page.USAGE, page.SUMMARY, page.OPTIONS, page.NOTES, page.EXIT_CODES)
-    if "version" in given:
+        write_text(help_text(page.USAGE, page.SUMMARY, page.OPTIONS, page.NOTES, page.EXIT_CODES))
+    elif "version" in given:
         from neurontools.util.version import __version__
 
-        return f"{command} {__version__}\n"
+        write_text(f"{command} {__version__}\n")
+    elif "completion" in given:
+        write_text(completion_script(given["completion"], command, page.OPTIONS, getattr(page, "ACTIONS", ())))
+    else:
+        return False
+    return True
 
-    return completion_script(given["completion"], command, page.OPTIONS, getattr(page, "ACTIONS", ()))
+
+def schema_text(document_type: Any, title: str) -> str:
+    """Returns the JSON Schema of a document that a command prints."""
+    from pydantic import TypeAdapter
+
+    from neurontools.util.formats import json_text
+
+    schema = TypeAdapter(document_type).json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = title
+    return json_text(schema, indent=2) + "\n"
 
 
 def help_text(
@@ -321,15 +356,12 @@ def completion_script(shell: str, command: str, options: tuple[Option, ...], act
     """
     write = _SCRIPTS_BY_SHELL.get(shell)
     if write is None:
-        from neurontools.util.terminal import excerpt
-
         shells = ", ".join(_SCRIPTS_BY_SHELL)
-        raise UserError(f"--completion: {excerpt(shell, 60)} is none of the shells {shells}; give one", EXIT_USAGE)
+        raise UserError(f"--completion: {_excerpt(shell)} is none of the shells {shells}; give one", EXIT_USAGE)
     return write(command, options, actions)
 
 
 def _completion_words(option: Option) -> tuple[str, ...]:
-    """Returns the values that completion offers for an option."""
     if option.completes == INSTANCE_TYPES:
         from neurontools import catalog
 
@@ -343,13 +375,10 @@ def _bash(command: str, options: tuple[Option, ...], actions: tuple[str, ...]) -
     for option in options:
         if option.value:
             flags = "|".join(option.flags)
-            offer = (
-                'compgen -f -- "$cur"'
-                if option.completes == FILES
-                else f'compgen -W "{" ".join(_completion_words(option))}" -- "$cur"'
-            )
-            names = "compopt -o filenames 2>/dev/null; " if option.completes == FILES else ""
-            cases.append(f"        {flags}) {names}mapfile -t COMPREPLY < <({offer}); return ;;")
+            names, offer = "", f'-W "{" ".join(_completion_words(option))}"'
+            if option.completes == FILES:
+                names, offer = "compopt -o filenames 2>/dev/null; ", "-f"
+            cases.append(f'        {flags}) {names}mapfile -t COMPREPLY < <(compgen {offer} -- "$cur"); return ;;')
     flags = " ".join(flag for option in options for flag in option.flags)
     paths = []
     if actions:
@@ -421,14 +450,8 @@ def _fish(command: str, options: tuple[Option, ...], actions: tuple[str, ...]) -
         short = f"-s {option.short} " if option.short else ""
         value = ""
         if option.value:
-            offer = (
-                " -F"
-                if option.completes == FILES
-                else f" -a '{' '.join(_completion_words(option))}'"
-                if _completion_words(option)
-                else ""
-            )
-            value = f" -r{offer}"
+            words = " ".join(_completion_words(option))
+            value = " -r -F" if option.completes == FILES else f" -r -a '{words}'" if words else " -r"
         text = option.text.replace("\\", "\\\\").replace("'", "\\'")
         lines.append(f"complete -c {command} {short}{names}{value} -d '{text}'")
     return "\n".join(lines) + "\n"

@@ -57,8 +57,7 @@ def load_settings(path: Path) -> tuple[DashboardSettings, str]:
             setattr(settings, setting.name, value)
     if given.get("health"):
         problems.append("health is not used any more: the daemon judges, by [health] of its configuration")
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return settings, f"{shown}: {problems[0]}{more}" if problems else ""
+    return settings, f"{shown}: {summarize_problems(problems)}" if problems else ""
 
 
 def _invalid_reason(name: str, value: object) -> str:
@@ -178,7 +177,7 @@ def _read_tables(tables: Mapping[str, object], found: UserConfiguration) -> list
     return problems
 
 
-def summarize_problems(problems: list[str]) -> str:
+def summarize_problems(problems: Sequence[str]) -> str:
     """Returns the first error text and the number of further errors; "" if there is no error."""
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{problems[0]}{more}" if problems else ""

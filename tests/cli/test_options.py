@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from neurontools import catalog
 from neurontools.cli.line import DeviceSelection, Option, completion_script, help_text, parse_options
 from neurontools.cli.ls.options import OPTIONS
-from neurontools.cli.profile import options as profile
+from neurontools.cli.profile import command as profile
 from neurontools.util.errors import UserError
 from neurontools.util.terminal import escape_controls
 from tests.harness.command import RunCommand

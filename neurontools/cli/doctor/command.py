@@ -6,21 +6,16 @@ import os
 import sys
 
 from neurontools.cli.doctor import bundle
-from neurontools.cli.doctor.checks import (
-    CheckLevel,
-    DoctorContext,
-    report_json,
-    report_text,
-    run_examinations,
-)
+from neurontools.cli.doctor.checks import CheckLevel, DoctorContext, report_json, report_text, run_examinations
 from neurontools.cli.line import (
     FILES,
+    INFORMATION_OPTIONS,
     Option,
     exclude_each_other,
-    information_text,
     parse_options,
-    requests_information,
+    print_information,
 )
+from neurontools.driver.environment import Roots
 from neurontools.rpc import socket_path
 from neurontools.util.command_lifecycle import run_command, write_text
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
@@ -37,9 +32,7 @@ OPTIONS = (
     ),
     Option("yes", "with --bundle: write it without asking", short="y"),
     Option("socket", "check only the monitor daemon at this socket", value="PATH", completes=FILES),
-    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
-    Option("version", "print the version", ends=True),
-    Option("help", "print this text", short="h", ends=True),
+    *INFORMATION_OPTIONS,
 )
 USAGE = "neuron-doctor [options]"
 SUMMARY = "Checks the Neuron tools, driver and daemon of this host, and says what to do about problems."
@@ -64,13 +57,12 @@ def main() -> None:
 
 def _run(arguments: list[str]) -> int:
     given = parse_options(OPTIONS, arguments)
-    if requests_information(given):
-        write_text(information_text(_COMMAND, sys.modules[__name__], given))
+    if print_information(_COMMAND, sys.modules[__name__], given):
         return 0
     exclude_each_other(given, "bundle", "json-output")
     if "yes" in given and "bundle" not in given:
         raise UserError("--yes needs --bundle", EXIT_USAGE)
-    place = DoctorContext.from_process(given.get("socket"))
+    place = DoctorContext(os.environ, Roots.from_environment(os.environ), given.get("socket"))
     socket_path.configured_socket(place.socket, place.environment)  # raises UserError for an invalid socket path
     checks = run_examinations(place)
     if "bundle" in given:

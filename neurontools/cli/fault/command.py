@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from neurontools.cli.daemon.connection import ask_first_daemon
 from neurontools.cli.line import (
     FILES,
+    INFORMATION_OPTIONS,
     Option,
     exclude_each_other,
-    information_text,
     parse_options,
-    requests_information,
+    print_information,
+    whole_number,
 )
 from neurontools.faults.kinds import KINDS, FaultKind
 from neurontools.faults.requests import (
@@ -41,7 +42,6 @@ from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.util.formats import json_text
 from neurontools.util.terminal import error_excerpt, excerpt
 
-VERBS = ("inject", "list", "heal", "kinds", "plan")
 OPTIONS = (
     Option("device", "into this device", short="d", value="N"),
     Option("core", "into this NeuronCore, a logical one under the host's default", short="c", value="N"),
@@ -57,9 +57,7 @@ OPTIONS = (
     Option("hostfile", "of plan: on the hosts of this file, as of neuron-fleet-sim", value="FILE", completes=FILES),
     Option("json", "of inject, list, kinds and plan: a JSON document instead of text", short="j"),
     Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
-    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
-    Option("version", "print the version", ends=True),
-    Option("help", "print this text", short="h", ends=True),
+    *INFORMATION_OPTIONS,
 )
 USAGE = """neuron-fault inject KIND --device N | --core N | --pid PID [options]
        neuron-fault list | heal [NUMBER ...] | kinds | plan FILE"""
@@ -87,7 +85,15 @@ EXIT_CODES = (
 
 
 _COMMAND = "neuron-fault"
-_MOST_DIGITS = 18
+# Fields of FaultRequest, by the option that sets them.
+_WHOLE_FIELDS = {
+    "device": "device_index",
+    "core": "neuroncore_index",
+    "pid": "pid",
+    "after-executions": "after_executions",
+    "seed": "seed",
+}
+_NUMBER_FIELDS = {"after": "after_seconds", "for": "for_seconds", "probability": "probability", "amount": "amount"}
 
 T = TypeVar("T")
 
@@ -97,30 +103,17 @@ def main() -> None:
 
 
 def _run_fault(arguments: list[str]) -> int:
-    words, flags = _split_verb(arguments)
-    given = parse_options(OPTIONS, flags)
-    if requests_information(given):
-        write_text(information_text(_COMMAND, sys.modules[__name__], given))
+    first_flag = next((at for at, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
+    words = arguments[:first_flag]
+    given = parse_options(OPTIONS, arguments[first_flag:])
+    if print_information(_COMMAND, sys.modules[__name__], given):
         return 0
     verb, *rest = words or [""]
-    if verb not in VERBS:
-        problem = f"{_excerpt(verb)} is none of" if verb else "say what to do:"
-        raise UserError(f"{problem} {', '.join(VERBS)}; see --help", EXIT_USAGE)
-    work = {
-        "inject": _inject_fault,
-        "list": _list_faults,
-        "heal": _heal_faults,
-        "kinds": _list_kinds,
-        "plan": _run_plan,
-    }[verb]
-    work(rest, given)
+    if verb not in _VERBS:
+        problem = f"{error_excerpt(verb)} is none of" if verb else "say what to do:"
+        raise UserError(f"{problem} {', '.join(_VERBS)}; see --help", EXIT_USAGE)
+    _VERBS[verb](rest, given)
     return 0
-
-
-def _split_verb(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Splits the arguments into the words before the first flag, and all further arguments."""
-    count = next((at for at, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
-    return arguments[:count], arguments[count:]
 
 
 def _inject_fault(words: list[str], given: dict[str, str]) -> None:
@@ -131,77 +124,62 @@ def _inject_fault(words: list[str], given: dict[str, str]) -> None:
             raise UserError(f"--{name} is not for inject; leave it out", EXIT_USAGE)
     request = request_of(words[0], given)
     injected = _ask_daemon(given, lambda path: fault_calls.inject(path, (request,)))
-    if "json" in given:
-        write_text(json_text([_fault_document(fault) for fault in injected], indent=2) + "\n")
-    else:
-        write_text("".join(f"{describe_fault(fault)}\n" for fault in injected))
+    _write(given, map(_fault_document, injected), "".join(f"{describe_fault(fault)}\n" for fault in injected))
 
 
 def _list_faults(words: list[str], given: dict[str, str]) -> None:
     _refuse_other_options(given, "list", words)
     faults = _ask_daemon(given, fault_calls.list_faults)
-    if "json" in given:
-        write_text(json_text([_fault_document(fault) for fault in faults], indent=2) + "\n")
-    else:
-        write_text(fault_table(faults))
+    _write(given, map(_fault_document, faults), fault_table(faults))
+
+
+def _write(given: dict[str, str], documents: Iterable[dict[str, object]], text: str) -> None:
+    write_text(json_text(list(documents), indent=2) + "\n" if "json" in given else text)
 
 
 def _heal_faults(words: list[str], given: dict[str, str]) -> None:
     _refuse_other_options(given, "heal", ())
-    numbers = [_parse_whole(word, "number of a fault") for word in words]
+    numbers = [whole_number("heal", word, 0) for word in words]
     count = _ask_daemon(given, lambda path: fault_calls.heal(path, numbers))
     write_text("no faults to heal\n" if not count else f"healed {count} fault{'' if count == 1 else 's'}\n")
 
 
 def _list_kinds(words: list[str], given: dict[str, str]) -> None:
     _refuse_other_options(given, "kinds", words)
-    write_text(json_text(kind_documents(), indent=2) + "\n" if "json" in given else kind_table())
+    _write(given, kind_documents(), kind_table())
 
 
 def _run_plan(words: list[str], given: dict[str, str]) -> None:
-
     if len(words) != 1:
         raise UserError("plan needs one file, in TOML", EXIT_USAGE)
     _refuse_other_options(given, "plan", (), "dry-run", "hostfile")
     exclude_each_other(given, "hostfile", "socket")
-    file, hostfile = words[0], given.get("hostfile")
-    read = read_plan(file)
-    if hostfile is None:
-        hosts = [_ask_daemon(given, lambda path: planned_host("this host", path))]
+    plan = read_plan(words[0])
+    if "hostfile" in given:
+        hosts = planned_hosts(given["hostfile"])
     else:
-        hosts = planned_hosts(hostfile)
-    faults = simulate_plan(file, read, hosts)
+        hosts = [_ask_daemon(given, lambda path: planned_host("this host", path))]
+    try:
+        faults = schedule_faults(plan, [host.device_count for host in hosts])
+    except InvalidFaultPlan as error:
+        raise UserError(f"{excerpt(words[0], 200)}: {error}", EXIT_USAGE) from None
     if "dry-run" not in given:
-        inject_plan(faults, hosts)
-    documents = plan_documents(faults, hosts) if "json" in given else None
-    write_text(plan_text(faults, hosts) if documents is None else json_text(documents, indent=2) + "\n")
+        for index, host in enumerate(hosts):
+            requests = [each.request for each in faults if each.host_index == index]
+            if requests:
+                fault_calls.inject(host.socket_path, requests)
+    _write(given, plan_documents(faults, hosts), plan_text(faults, hosts))
+
+
+_VERBS = {"inject": _inject_fault, "list": _list_faults, "heal": _heal_faults, "kinds": _list_kinds, "plan": _run_plan}
 
 
 def request_of(kind: str, given: dict[str, str]) -> FaultRequest:
     """Returns the fault request that the options describe. Raises UserError if it is invalid."""
     exclude_each_other(given, "device", "core", "pid")
     exclude_each_other(given, "after-executions", "after")
-    whole = {
-        name: _parse_whole(given[flag], target)
-        for flag, name, target in (
-            ("device", "device_index", "device"),
-            ("core", "neuroncore_index", "NeuronCore"),
-            ("pid", "pid", "PID"),
-            ("after-executions", "after_executions", "number of executions"),
-            ("seed", "seed", "seed"),
-        )
-        if flag in given
-    }
-    numbers = {
-        name: _parse_number(given[flag], flag)
-        for flag, name in (
-            ("after", "after_seconds"),
-            ("for", "for_seconds"),
-            ("probability", "probability"),
-            ("amount", "amount"),
-        )
-        if flag in given
-    }
+    whole = {name: whole_number(f"--{flag}", given[flag], 0) for flag, name in _WHOLE_FIELDS.items() if flag in given}
+    numbers = {name: _parse_number(given[flag], flag) for flag, name in _NUMBER_FIELDS.items() if flag in given}
     try:
         return FaultRequest(kind, **whole, **numbers, part=given.get("part"))  # type: ignore[arg-type]
     except ImpossibleFault as error:
@@ -211,7 +189,7 @@ def request_of(kind: str, given: dict[str, str]) -> FaultRequest:
 def _refuse_other_options(given: dict[str, str], verb: str, words: list[str] | tuple[str, ...], *options: str) -> None:
     """Raises UserError for words or options that the subcommand does not take."""
     if words:
-        raise UserError(f"{verb} takes no {_excerpt(words[0])}; leave it out", EXIT_USAGE)
+        raise UserError(f"{verb} takes no {error_excerpt(words[0])}; leave it out", EXIT_USAGE)
     more = [name for name in given if name not in ("json", "socket", *options)]
     if more:
         raise UserError(f"--{more[0]} is not for {verb}; leave it out", EXIT_USAGE)
@@ -225,25 +203,15 @@ def _ask_daemon(given: dict[str, str], ask: Callable[[str], T]) -> T:
     return ask(socket_path.candidate_sockets(os.environ)[0]) if answer is None else answer
 
 
-def _parse_whole(word: str, noun: str) -> int:
-    if not (word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS):
-        raise UserError(f"{_excerpt(word)} is no {noun}; give a whole number from 0", EXIT_USAGE)
-    return int(word)
-
-
 def _parse_number(word: str, flag: str) -> float:
     try:
         return float(word)
     except ValueError:
-        raise UserError(f"--{flag}: {_excerpt(word)} is no number", EXIT_USAGE) from None
+        raise UserError(f"--{flag}: {error_excerpt(word)} is no number", EXIT_USAGE) from None
 
 
 def _fault_document(fault: InjectedFault) -> dict[str, object]:
     return {**asdict(fault), "state": fault.state.name.lower()}
-
-
-def _excerpt(word: str) -> str:
-    return error_excerpt(word)
 
 
 _MOST_BYTES = 2**20
@@ -296,22 +264,6 @@ def planned_hosts(hostfile: str) -> list[PlannedHost]:
                 f"--hostfile: {place.name} is not a simulated host on this computer; give unix:/path", EXIT_USAGE
             )
     return [planned_host(place.name, place.address) for place in found.places]
-
-
-def simulate_plan(file: str, plan: FaultPlan, hosts: Sequence[PlannedHost]) -> tuple[PlannedFault, ...]:
-    """Returns the faults of a plan, with times and hosts. Raises UserError if there are too many faults."""
-    try:
-        return schedule_faults(plan, [host.device_count for host in hosts])
-    except InvalidFaultPlan as error:
-        raise UserError(f"{excerpt(file, 200)}: {error}", EXIT_USAGE) from None
-
-
-def inject_plan(faults: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> None:
-    """Sends the planned faults to the daemons, which inject each fault at its planned time."""
-    for index, host in enumerate(hosts):
-        requests = [each.request for each in faults if each.host_index == index]
-        if requests:
-            fault_calls.inject(host.socket_path, requests)
 
 
 def plan_text(faults: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> str:
@@ -391,12 +343,7 @@ def kind_documents() -> list[dict[str, object]]:
             "findings": list(kind.findings),
             "amount": None
             if kind.amount is None
-            else {
-                "unit": kind.amount.unit,
-                "default": kind.amount.default,
-                "least": kind.amount.least,
-                "most": kind.amount.most,
-            },
+            else {name: getattr(kind.amount, name) for name in ("unit", "default", "least", "most")},
             "takes_part": kind.accepts_part,
             "source": kind.source or None,
         }

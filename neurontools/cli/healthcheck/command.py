@@ -1,13 +1,28 @@
 """`neuron-healthcheck`: prints the findings of the monitor daemon as one line.
 
-Monitoring tools run it every few seconds, so it must start fast: it uses no protobuf, and imports formats lazily.
+Monitoring tools run it every few seconds, so it must start fast: it uses no protobuf, and imports most modules late.
+
+The node problem detector takes exit code 0 for healthy, 1 for unhealthy and all others for unknown. It truncates
+messages at a configured length (https://github.com/kubernetes/node-problem-detector, pkg/custompluginmonitor). Nagios
+takes 0 for OK, 1 for WARNING, 2 for CRITICAL and 3 for UNKNOWN. The text after a vertical bar is performance data
+(https://www.monitoring-plugins.org).
 """
 
 import os
+import sys
 from time import time
 
 from neurontools.cli.daemon.connection import ask_first_daemon
-from neurontools.cli.line import FILES, Option
+from neurontools.cli.line import (
+    FILES,
+    INFORMATION_OPTIONS,
+    Option,
+    parse_options,
+    print_information,
+    seconds_option,
+    whole_option,
+    word_option,
+)
 from neurontools.util.command_lifecycle import run_command, write_text
 from neurontools.util.errors import EXIT_NAGIOS_UNKNOWN, EXIT_USAGE, UserError
 
@@ -41,9 +56,7 @@ OPTIONS = (
     Option("no-undrain", "with --format slurm: never undrain the node"),
     Option("dry-run", "with --format slurm: print the action without doing it"),
     Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
-    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
-    Option("version", "print the version", ends=True),
-    Option("help", "print this text", short="h", ends=True),
+    *INFORMATION_OPTIONS,
 )
 USAGE = "neuron-healthcheck [options]"
 SUMMARY = "Says in one line whether the Neuron devices of this host are well, to those who drain, replace or alert."
@@ -70,6 +83,11 @@ _TIMEOUT_SECONDS = 10.0
 _LONGEST_TIMEOUT_SECONDS = 3600.0
 _MOST_DEVICES = 1024
 _OF_SLURM = ("node", "no-undrain", "dry-run")
+_HAS_ERROR = "NeuronHasError_"  # prefix of the error name, as AWS's detector writes it
+_MOST_NPD_CHARACTERS = 500
+_EXIT_CODES = {True: 0, False: 1, None: 2}
+_STATUS = {True: "ok", False: "unhealthy", None: "unknown"}
+_NAGIOS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 
 
 class CheckTimeout(Exception):
@@ -81,14 +99,9 @@ def main() -> None:
 
 
 def _run_healthcheck(arguments: list[str]) -> int:
-    from neurontools.cli.line import information_text, parse_options, requests_information
-
     try:
         given = parse_options(OPTIONS, arguments)
-        if requests_information(given):
-            import sys
-
-            write_text(information_text(_COMMAND, sys.modules[__name__], given))
+        if print_information(_COMMAND, sys.modules[__name__], given):
             return 0
         from neurontools.util import light_imports
 
@@ -98,12 +111,8 @@ def _run_healthcheck(arguments: list[str]) -> int:
         return HealthCheck(given).run()
     except UserError as error:
         # Exit code 1 means an unhealthy host, so a usage error needs another code.
-        raise UserError(str(error), _usage_exit_code(arguments)) from error
-
-
-def _usage_exit_code(arguments: list[str]) -> int:
-    typed = "=".join(arguments)  # joined by "=", so that one test matches both "--format nagios" and "--format=nagios"
-    return EXIT_NAGIOS_UNKNOWN if "--format=nagios" in typed else EXIT_USAGE
+        typed = "=".join(arguments)  # joined by "=", so that one test finds "--format nagios" and "--format=nagios"
+        raise UserError(str(error), EXIT_NAGIOS_UNKNOWN if "--format=nagios" in typed else EXIT_USAGE) from error
 
 
 class HealthCheck:
@@ -111,13 +120,12 @@ class HealthCheck:
 
     def __init__(self, given: dict[str, str]) -> None:
         self._given = given
-        self._format = _parse_word(given, "format", FORMATS, "text")
+        self._format = word_option(given, "format", FORMATS, "text")
         for name in _OF_SLURM:
             if name in given and self._format != "slurm":
                 raise UserError(f"--{name} is for --format slurm; leave it out", EXIT_USAGE)
-        self._timeout_seconds = _parse_seconds(
-            given.get("timeout"), _TIMEOUTS_SECONDS.get(self._format, _TIMEOUT_SECONDS)
-        )
+        usual_seconds = _TIMEOUTS_SECONDS.get(self._format, _TIMEOUT_SECONDS)
+        self._timeout_seconds = seconds_option(given, "timeout", usual_seconds, 0.1, _LONGEST_TIMEOUT_SECONDS)
         self._criteria = self._parse_criteria()
 
     def run(self) -> int:
@@ -139,9 +147,7 @@ class HealthCheck:
 
             line, exit_code = slurm.apply_verdict(verdict, self._given)
         else:
-            from neurontools.cli.healthcheck import lines
-
-            line, exit_code = lines.FORMATTERS[self._format](verdict)
+            line, exit_code = FORMATTERS[self._format](verdict)
         setitimer(ITIMER_REAL, 0)
         write_text(line + "\n")
         return exit_code
@@ -184,53 +190,74 @@ class HealthCheck:
         from neurontools.model.health import HealthCriteria
 
         given = self._given
-        owner_word = _parse_word(given, "problems", PROBLEMS, "node" if self._format in ("npd", "slurm") else "all")
+        owner_word = word_option(given, "problems", PROBLEMS, "node" if self._format in ("npd", "slurm") else "all")
         owners = tuple(health.Owner) if owner_word == "all" else (health.Owner(owner_word),)
         names = None
         if "only" in given:
             names = tuple(name.strip().upper() for name in given["only"].split(","))
             for name in names:
                 if name not in health.FINDING_NAMES:
-                    every = ", ".join(health.FINDING_NAMES)
-                    raise UserError(
-                        f"--only: {_excerpt(name)} is not the name of a finding; the names: {every}", EXIT_USAGE
-                    )
-        level = Severity[_parse_word(given, "level", LEVELS, "warning").upper()]
-        return HealthCriteria(level, owners, names, _parse_device_count(given.get("expect")))
+                    from neurontools.util.terminal import error_excerpt
 
-
-def _parse_word(given: dict[str, str], option: str, words: tuple[str, ...], default: str) -> str:
-    word = given.get(option, default)
-    if word not in words:
-        raise UserError(f"--{option}: {_excerpt(word)} is none of {', '.join(words)}; give one of them", EXIT_USAGE)
-    return word
-
-
-def _parse_seconds(text: str | None, default: float) -> float:
-    if text is None:
-        return default
-    try:
-        seconds = float(text) if len(text) <= 20 else 0.0
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= _LONGEST_TIMEOUT_SECONDS:  # NaN fails too
-        raise UserError(f"--timeout: {_excerpt(text)} is no time; give seconds, 0.1 to 3600", EXIT_USAGE)
-    return seconds
-
-
-def _parse_device_count(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= _MOST_DEVICES):
-        raise UserError(f"--expect: {_excerpt(text)} is no number of devices; give 1 to {_MOST_DEVICES}", EXIT_USAGE)
-    return int(text)
-
-
-def _excerpt(text: str) -> str:
-    from neurontools.util.terminal import error_excerpt
-
-    return error_excerpt(text)
+                    problem = f"{error_excerpt(name)} is not the name of a finding"
+                    raise UserError(f"--only: {problem}; the names: {', '.join(health.FINDING_NAMES)}", EXIT_USAGE)
+        level = Severity[word_option(given, "level", LEVELS, "warning").upper()]
+        return HealthCriteria(level, owners, names, whole_option(given, "expect", None, 1, _MOST_DEVICES))
 
 
 def _raise_timeout(_number: int, _frame: "FrameType | None") -> "NoReturn":
     raise CheckTimeout
+
+
+def severity_word(verdict: "HostVerdict") -> str:
+    """Returns the severity of a verdict: "ok", "notice", "warning", "critical" or "unknown"."""
+    return "unknown" if verdict.severity is None else verdict.severity.name.lower()
+
+
+def _text_verdict(verdict: "HostVerdict") -> tuple[str, int]:
+    """Formats a verdict: "critical: device 3: REASON; ACTION (and 1 more)" or "ok: all 16 devices are healthy"."""
+    from neurontools.util.terminal import escape_controls
+
+    return f"{severity_word(verdict)}: {escape_controls(verdict.sentence)}", _EXIT_CODES[verdict.is_healthy]
+
+
+def _json_verdict(verdict: "HostVerdict") -> tuple[str, int]:
+    from neurontools.model import health
+    from neurontools.util.formats import json_text
+
+    answer = {
+        "status": _STATUS[verdict.is_healthy],
+        "healthy": verdict.is_healthy,
+        "severity": None if verdict.severity is None else verdict.severity.name.lower(),
+        "devices": verdict.device_count,
+        "summary": verdict.sentence,
+        "findings": [health.describe_finding(finding) for finding in verdict.findings],
+    }
+    return json_text(answer), _EXIT_CODES[verdict.is_healthy]
+
+
+def _npd_verdict(verdict: "HostVerdict") -> tuple[str, int]:
+    from neurontools.model import health
+    from neurontools.util.terminal import excerpt
+
+    if verdict.is_healthy:
+        return "Neuron has no error", 0
+    prefix = "Neuron health is not known: "
+    if verdict.findings:
+        prefix = f"{_HAS_ERROR}{health.finding_name(verdict.findings[0])}: "
+    return excerpt(prefix + verdict.sentence, _MOST_NPD_CHARACTERS), _EXIT_CODES[verdict.is_healthy]
+
+
+def _nagios_verdict(verdict: "HostVerdict") -> tuple[str, int]:
+    from neurontools.model.finding import Severity
+    from neurontools.util.terminal import escape_controls
+
+    severity = verdict.severity
+    exit_code = EXIT_NAGIOS_UNKNOWN if severity is None else max(0, severity - Severity.NOTICE)
+    devices = verdict.device_count
+    counts = "" if devices is None else f" | devices={devices} findings={len(verdict.findings)}"
+    return f"NEURON {_NAGIOS[exit_code]} - {escape_controls(verdict.sentence).replace('|', '/')}{counts}", exit_code
+
+
+FORMATTERS = {"text": _text_verdict, "json": _json_verdict, "npd": _npd_verdict, "nagios": _nagios_verdict}
+"""Functions by format. Each returns the line and the exit code of a verdict. The slurm format is not one of them."""

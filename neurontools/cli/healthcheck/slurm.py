@@ -12,7 +12,7 @@ import signal
 import socket
 from dataclasses import dataclass
 
-from neurontools.cli.healthcheck.lines import severity_word
+from neurontools.cli.healthcheck.command import severity_word
 from neurontools.fleet.slurm import ScontrolMissing, run_scontrol
 from neurontools.model import health
 from neurontools.model.health import HostVerdict, Owner
@@ -44,9 +44,7 @@ def apply_verdict(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int
 
     Does nothing on a host without Slurm, or if the health is unknown.
     """
-    signal.setitimer(
-        signal.ITIMER_REAL, 0
-    )  # stops the timer of --timeout: from here on, each scontrol call has its own limit
+    signal.setitimer(signal.ITIMER_REAL, 0)  # stops the timer of --timeout: each scontrol call has its own limit
     name = given.get("node") or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     if not _NODE_NAME.fullmatch(name):
         raise UserError(f"{excerpt(name, 60)} is not the name of a node; give one with --node NAME", EXIT_USAGE)
@@ -65,9 +63,8 @@ def drain_reason(verdict: HostVerdict) -> str:
     """Returns the drain reason: owner of the problem, MARK, name of the first finding, location and cause."""
     first = verdict.findings[0]
     # The node's operator owns the problem if at least one finding is the operator's.
-    owner = (
-        Owner.NODE if any(health.finding_owner(finding) is Owner.NODE for finding in verdict.findings) else Owner.USER
-    )
+    owners = map(health.finding_owner, verdict.findings)
+    owner = Owner.NODE if Owner.NODE in owners else Owner.USER
     cause = escape_controls(verdict.sentence).replace('"', "'")
     return truncate(f"{_PREFIXES[owner]}{MARK}{health.finding_name(first)}: {cause}", _MOST_REASON_CHARACTERS)
 
@@ -75,11 +72,9 @@ def drain_reason(verdict: HostVerdict) -> str:
 def _update_node(name: str, node: SlurmNode, verdict: HostVerdict, given: dict[str, str]) -> str:
     """Drains or undrains the node if the verdict requires it. Returns a sentence that describes the change."""
     would = "would be " if "dry-run" in given else ""
-    if verdict.is_healthy is None:
+    if verdict.is_healthy is None or (verdict.is_healthy and not node.is_ours):
         return f"node {name} left as it is"
     if verdict.is_healthy:
-        if not node.is_ours:
-            return f"node {name} left as it is"
         if "no-undrain" in given:
             return f"node {name} is drained by an earlier check; undrain it by hand"
         if not would:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from neurontools.cli.line import DeviceSelection
     from neurontools.cli.ls.queries import EndedQuery, ScriptQuery
     from neurontools.cli.ls.relay import RelayQuery
-    from neurontools.model import Device
 
 TIMEOUT_SECONDS = 5.0
 _COMMAND = "neuron-ls"
@@ -39,12 +38,11 @@ def main() -> None:
 def _run_ls(arguments: list[str]) -> int:
     if not arguments:
         return _print_answer(DeviceListQuery({}), {})
-    from neurontools.cli.line import information_text, parse_options, requests_information
+    from neurontools.cli.line import parse_options, print_information
     from neurontools.cli.ls import options
 
     given = parse_options(options.OPTIONS, arguments)
-    if requests_information(given):
-        write_text(information_text(_COMMAND, options, given))
+    if print_information(_COMMAND, options, given):
         return 0
     if "help-query" in given:
         from neurontools.views.query_fields import field_help
@@ -112,7 +110,11 @@ class DeviceListQuery:
     interval_seconds: float | None = None  # seconds between snapshots of a private daemon; None: its default
 
     def __init__(self, given: dict[str, str]) -> None:
-        self._devices = _device_selection(given)
+        self._devices = None
+        if "device" in given:
+            from neurontools.cli.line import DeviceSelection
+
+            self._devices = DeviceSelection(given["device"])
         self._is_observer = "show-all-procs" in given
         self._given = given
         self._logical_neuroncore_config = _logical_neuroncore_config()
@@ -178,20 +180,8 @@ class DeviceListQuery:
 
             devices = json.loads(self._render(path, wire.encode_uint(_FORMAT, _FORMAT_JSON)))
             index_of = {device["bdf"]: device["neuron_device"] for device in devices if device["bdf"]}
-            for bdf in self._devices.bdfs:
-                if bdf not in index_of:
-                    names = ", ".join(sorted(index_of)) or "none known; give an index"
-                    raise UserError(f"no device at {bdf} on this host; its PCI addresses: {names}", EXIT_NOT_FOUND)
-                indices.add(index_of[bdf])
+            indices.update(self._devices.bdf_indices(index_of))
         return sorted(indices)
-
-
-def _device_selection(given: dict[str, str]) -> "DeviceSelection | None":
-    if "device" not in given:
-        return None
-    from neurontools.cli.line import DeviceSelection
-
-    return DeviceSelection(given["device"])
 
 
 def _logical_neuroncore_config() -> int | None:
@@ -230,36 +220,28 @@ def local_device_list(
         for warning in snapshot.warnings:
             write_stderr(f"neuron-ls: {warning}")
     all_processes = "show-all-procs" in given
-    indices = [] if selection is None else [*selection.indices, *_indices_of_bdfs(selection, snapshot.devices)]
+    indices: list[int] = []
+    if selection is not None:
+        by_bdf = {each.bdf: each.index for each in snapshot.devices if each.bdf and "bdf" not in each.inferred_fields}
+        indices = [*selection.indices, *selection.bdf_indices(by_bdf)]
     try:
         if "json-output" in given:
-            text = device_list_json(
+            return device_list_json(
                 snapshot,
                 all_processes=all_processes,
                 logical_neuroncore_config=logical_neuroncore_config,
                 device_indices=indices,
             )
-        else:
-            text = device_list_table(
-                snapshot,
-                wide="wide" in given,
-                all_processes=all_processes,
-                topology="topology" in given,
-                logical_neuroncore_config=logical_neuroncore_config,
-                device_indices=indices,
-            )
+        return device_list_table(
+            snapshot,
+            wide="wide" in given,
+            all_processes=all_processes,
+            topology="topology" in given,
+            logical_neuroncore_config=logical_neuroncore_config,
+            device_indices=indices,
+        )
     except NoSuchDevice as error:
         raise UserError(str(error), EXIT_NOT_FOUND) from None
-    return text
-
-
-def _indices_of_bdfs(selection: "DeviceSelection", devices: "tuple[Device, ...]") -> list[int]:
-    index_of = {device.bdf: device.index for device in devices if device.bdf and "bdf" not in device.inferred_fields}
-    for bdf in selection.bdfs:
-        if bdf not in index_of:
-            names = ", ".join(sorted(index_of)) or "none known; give an index"
-            raise UserError(f"no device at {bdf} on this host; its PCI addresses: {names}", EXIT_NOT_FOUND)
-    return [index_of[bdf] for bdf in selection.bdfs]
 
 
 def _no_devices_error() -> UserError:

@@ -1,6 +1,6 @@
 """The option table of neuron-ls, for parsing, help and completion."""
 
-from neurontools.cli.line import FILES, HOST_OPTIONS, INSTANCE_TYPES, TLS_OPTIONS, Option
+from neurontools.cli.line import FILES, HOST_OPTIONS, INFORMATION_OPTIONS, INSTANCE_TYPES, TLS_OPTIONS, Option
 
 OPTIONS = (
     Option("wide", "commands up to 80 characters instead of 40", short="w"),
@@ -41,9 +41,7 @@ OPTIONS = (
     *HOST_OPTIONS,
     *TLS_OPTIONS,
     Option("relay", "become a connection to the daemon, by standard input and output: for neuron-top --hosts"),
-    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
-    Option("version", "print the version", ends=True),
-    Option("help", "print this text", short="h", ends=True),
+    *INFORMATION_OPTIONS,
 )
 USAGE = "neuron-ls [options]"
 SUMMARY = "Lists the Neuron devices of this host, their NeuronCores, and the processes that use them."

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import time
-from time import sleep
+from contextlib import closing
 
 from neurontools import catalog, free_cores
 from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
-from neurontools.cli.line import DeviceSelection, exclude_each_other, interval_seconds, repeat_count
+from neurontools.cli.line import INTERVAL_SECONDS, DeviceSelection, exclude_each_other, seconds_option, whole_option
 from neurontools.client.daemon_client import Client
 from neurontools.driver.environment import InvalidCoreRequest, Roots, logical_neuroncore_config
 from neurontools.model import EndedProcess, Snapshot, health
@@ -68,10 +68,8 @@ class ScriptQuery:
         exclude_each_other(given, *SCRIPT_OPTIONS)
         exclude_each_other(given, "json-output", "output-format")
         if given.get("output-format", "json") != "json":
-            shown = given["output-format"][:60]
-            raise UserError(
-                f"--output-format: {shown!r} is no format; give json, or leave it out for the table", EXIT_USAGE
-            )
+            shown = error_excerpt(given["output-format"])
+            raise UserError(f"--output-format {shown}: give json, or leave it out for the table", EXIT_USAGE)
         self.exit_code = 0
         self._given = given
         self._devices = DeviceSelection(given.get("device", ""))
@@ -84,25 +82,29 @@ class ScriptQuery:
             self._fields = parse_fields(given["query"])
             self._format = parse_format(given.get("format", "csv"))
         if "wait-free" in given:
-            self._count = _parse_core_count(given["wait-free"])
-            self._timeout_seconds = _parse_timeout(given.get("timeout"))
+            self._count = whole_option(given, "wait-free", 0, 1, MOST_CORES)
+            self._timeout_seconds = seconds_option(given, "timeout", None, 0.0, LONGEST_WAIT_SECONDS)
 
     def answer(self, path: str) -> str:
         """Returns the text to print, from the daemon at this socket.
 
         Sets `exit_code` to 5 if --health finds a problem, 7 if the health is unknown.
         """
-        snapshots = DaemonSnapshots(path)
-        try:
+        with closing(DaemonSnapshots(path)) as snapshots:
             if "query" in self._given:
-                return self._query(snapshots)
+                snapshot = snapshots.latest()
+                return query_text(self._fields, self._rows(snapshot, self._device_indices(snapshot)), self._format)
             if "health" in self._given:
-                return self._health(snapshots)
+                return self._health(snapshots.latest())
             if "output-format" in self._given:
-                return self._object(snapshots)
+                snapshot = snapshots.latest()
+                return device_list_object(
+                    snapshot,
+                    all_processes="show-all-procs" in self._given,
+                    logical_neuroncore_config=self._lnc,
+                    device_indices=self._device_indices(snapshot),
+                )
             return self._wait_free(snapshots)
-        finally:
-            snapshots.close()
 
     def answer_from_devices(self) -> str | None:
         """Returns the answer of a private daemon for this host's devices; None if the host has no devices."""
@@ -111,33 +113,19 @@ class ScriptQuery:
         with PrivateDaemon(None, interval_seconds=self.interval_seconds) as daemon:
             return self.answer(daemon.socket_path)
 
-    def _query(self, snapshots: DaemonSnapshots) -> str:
-        snapshot = snapshots.latest()
-        return query_text(self._fields, self._rows(snapshot, self._device_indices(snapshot)), self._format)
-
     def _rows(self, snapshot: Snapshot, device_indices: tuple[int, ...]) -> list[QueryRow]:
         """Returns the output rows of --query. Empty `device_indices` select all devices."""
-        lnc = _supported_lnc(self._lnc, snapshot)
+        lnc = self._lnc if self._lnc in snapshot.instance.logical_neuroncore_configs else None
         of_cores = any(field.is_of_core for field in self._fields)
         peak = catalog.peak_flops_per_core(snapshot.instance.instance_type)
         return query_rows(snapshot, peak, lnc, device_indices, of_cores=of_cores)
 
-    def _health(self, snapshots: DaemonSnapshots) -> str:
-        snapshot = snapshots.latest()
+    def _health(self, snapshot: Snapshot) -> str:
         chosen = self._device_indices(snapshot)
         verdicts = [v for v in health.verdicts(snapshot) if not chosen or v.device_index in chosen]
         write = health_json if "json-output" in self._given else health_text
         self.exit_code = _EXIT_CODES[health.is_healthy(verdicts)]
         return write(verdicts, snapshot)
-
-    def _object(self, snapshots: DaemonSnapshots) -> str:
-        snapshot = snapshots.latest()
-        return device_list_object(
-            snapshot,
-            all_processes="show-all-procs" in self._given,
-            logical_neuroncore_config=self._lnc,
-            device_indices=self._device_indices(snapshot),
-        )
 
     def _wait_free(self, snapshots: DaemonSnapshots) -> str:
         """Waits for free cores. Returns them as a value for NEURON_RT_VISIBLE_CORES, without reserving them."""
@@ -159,36 +147,7 @@ class ScriptQuery:
         for index in self._devices.indices:
             if index not in there:
                 raise UserError(f"no device {index} on this host; it has {devices_text(there)}", EXIT_NOT_FOUND)
-        for bdf in self._devices.bdfs:
-            if bdf not in by_bdf:
-                names = ", ".join(sorted(by_bdf)) or "none known; give an index"
-                raise UserError(f"no device at {bdf} on this host; its PCI addresses: {names}", EXIT_NOT_FOUND)
-        return (*self._devices.indices, *(by_bdf[bdf] for bdf in self._devices.bdfs))
-
-
-def _supported_lnc(lnc: int | None, snapshot: Snapshot) -> int | None:
-    """Returns the logical NeuronCore configuration (LNC) if the hardware supports it, else None."""
-    return lnc if lnc in snapshot.instance.logical_neuroncore_configs else None
-
-
-def _parse_core_count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= MOST_CORES):
-        raise UserError(
-            f"--wait-free: {text[:60]!r} is no number of NeuronCores; give a whole number from 1", EXIT_USAGE
-        )
-    return int(text)
-
-
-def _parse_timeout(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= LONGEST_WAIT_SECONDS:
-        raise UserError(f"--timeout: {text[:60]!r} is no number of seconds; give one from 0", EXIT_USAGE)
-    return seconds
+        return (*self._devices.indices, *self._devices.bdf_indices(by_bdf))
 
 
 _ENDED_EXCLUDES = (*SCRIPT_OPTIONS, "loop", "count", "topology", "device", "show-all-procs")
@@ -248,8 +207,7 @@ def parse_age(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= _LONGEST_SECONDS:  # NaN fails too
-        shown = error_excerpt(text)
-        raise UserError(f"--since: {shown} is no time; give one such as 90s, 30m, 12h or 1d", EXIT_USAGE)
+        raise UserError(f"--since: {error_excerpt(text)} is no time; give one such as 90s, 30m, 12h or 1d", EXIT_USAGE)
     return seconds
 
 
@@ -270,12 +228,11 @@ class LoopQuery(ScriptQuery):
         exclude_each_other(given, "loop", "wait-free", "health", "output-format")
         for name in _TABLE_OPTIONS:
             if name in given:
-                raise UserError(
-                    f"--{name} is not for --loop; --query chooses what its rows say, --format json how", EXIT_USAGE
-                )
+                choices = "--query chooses what its rows say, --format json how"
+                raise UserError(f"--{name} is not for --loop; {choices}", EXIT_USAGE)
         super().__init__(given)
-        self._seconds = interval_seconds("--loop", given["loop"])
-        self._times = repeat_count("--count", given.get("count"))
+        self._seconds = seconds_option(given, "loop", 0.0, *INTERVAL_SECONDS)
+        self._times = whole_option(given, "count", None, 1)
         self.interval_seconds = min(self._seconds, _LONGEST_INTERVAL_OF_ITS_OWN_SECONDS)
         self._done = 0
         self._lines_since_header: int | None = None
@@ -302,7 +259,7 @@ class LoopQuery(ScriptQuery):
                 if not is_lost:
                     is_lost = True
                     write_stderr(f"neuron-ls: {problem}; waiting until it is back")
-                sleep(_AGAIN_SECONDS)
+                time.sleep(_AGAIN_SECONDS)
 
     def _print(self, snapshot: Snapshot) -> None:
         if self._chosen is None:

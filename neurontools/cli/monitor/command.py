@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import select
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from time import monotonic
 
 from neurontools.cli.daemon.connection import ask_or_start_daemon
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
 from neurontools.cli.line import (
     FILES,
+    INFORMATION_OPTIONS,
     INSTANCE_TYPES,
     Option,
     exclude_each_other,
-    information_text,
     parse_options,
-    requests_information,
+    print_information,
+    whole_option,
+    word_option,
 )
 from neurontools.exporters.monitor.configuration import MonitorConfiguration, read_configuration
 from neurontools.exporters.monitor.record_types import Record
@@ -48,9 +50,7 @@ OPTIONS = (
         completes=INSTANCE_TYPES,
     ),
     Option("replay", "records of a recording, by its own clock, without waiting", value="FILE", completes=FILES),
-    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
-    Option("version", "print the version", ends=True),
-    Option("help", "print this text", short="h", ends=True),
+    *INFORMATION_OPTIONS,
 )
 USAGE = "neuron-monitor [options]"
 SUMMARY = "Prints a JSON document a line with the metrics of the Neuron devices of this host, for as long as it runs."
@@ -88,15 +88,14 @@ def main() -> None:
 
 def _run_monitor(arguments: list[str]) -> int:
     given = parse_options(OPTIONS, arguments)
-    if requests_information(given):
-        write_text(information_text(_COMMAND, sys.modules[__name__], given))
+    if print_information(_COMMAND, sys.modules[__name__], given):
         return 0
     if "json-schema" in given:
         from neurontools.exporters.monitor.record_types import record_schema
 
         write_text(json_text(record_schema(), indent=2) + "\n")
         return 0
-    verbosity = _parse_verbosity(given)
+    verbosity = int(word_option(given, "verbose", VERBOSE_WORDS, "0"))
     file = given.get("config-file")
     configuration = MonitorConfiguration.default() if file is None else read_configuration(file)
     for problem in configuration.problems:
@@ -109,13 +108,19 @@ def _run_monitor(arguments: list[str]) -> int:
     if verbosity >= 1:
         for note in configuration.notes:
             write_stderr(f"{_COMMAND}: {file}: {note}")
-    count = 1 if "once" in given else _parse_count(given)
+    count = 1 if "once" in given else whole_option(given, "count", None, 1)
     output = RecordOutput(verbosity)
     if "replay" in given:
         exclude_each_other(given, "replay", "socket", "simulate")
         return replay(given["replay"], configuration, output, count)
     with ExitStack() as stack:
-        snapshots, first = _connect(given, stack, _interval_seconds(configuration))
+        shortest_seconds = min((seconds for _, seconds in group_periods(configuration)), default=1.0)
+        snapshots, first = ask_or_start_daemon(
+            lambda path: _open_snapshots(path, stack),
+            given,
+            stack,
+            interval_seconds=min(1.0, max(0.05, shortest_seconds)),
+        )
         RecordStream(snapshots, configuration, output).run(first, count)
     return 0
 
@@ -179,40 +184,36 @@ class RecordStream:
         """Writes `count` records (None: endlessly), the first at once. Raises OutputClosed if the pipe is closed."""
         recorder = MonitorRecorder(self._configuration, first.taken_at_seconds)
         for period_seconds in recorder.periods_seconds:
-            past = self._past_snapshot(period_seconds)
-            if past is not None and past.taken_at_seconds < first.taken_at_seconds:
-                recorder.begin(past, period_seconds)
+            with suppress(UserError):  # if the failure persists, the records report it
+                past = self._snapshots.past(period_seconds)
+                if past.taken_at_seconds < first.taken_at_seconds:
+                    recorder.begin(past, period_seconds)
         self._output.write(recorder.next_record(first))
         interval_seconds = first.interval_seconds
         if recorder.periods_seconds and recorder.periods_seconds[0] < interval_seconds:
             self._output.write_stderr(
                 1,
-                f"the period of {_seconds_text(recorder.periods_seconds[0])} can't be met: the monitor daemon samples "
-                f"every {_seconds_text(interval_seconds)}; start neurond with a shorter --interval",
+                f"the period of {recorder.periods_seconds[0]:g} s can't be met: the monitor daemon samples "
+                f"every {interval_seconds:g} s; start neurond with a shorter --interval",
             )
         while count is None or self._output.written < count:
             _sleep_until(recorder.next_seconds + _LATE_SECONDS)
             try:
                 latest = self._next_snapshot(recorder, interval_seconds)
             except UserError as error:
-                self._report_lost(error)
+                if not self._is_lost:
+                    self._is_lost = True
+                    self._output.write_stderr(1, f"{error}; going on")
                 outage = recorder.make_outage(str(error), monotonic())
                 if outage is not None:
                     self._output.write(outage)
                 continue
             if self._is_lost:
                 self._is_lost = False
-                self._output.write_stderr(
-                    1, f"the monitor daemon at {display_address(self._snapshots.socket_path)} is back"
-                )
+                address = display_address(self._snapshots.socket_path)
+                self._output.write_stderr(1, f"the monitor daemon at {address} is back")
             interval_seconds = latest.interval_seconds
             self._output.write(recorder.next_record(latest))
-
-    def _past_snapshot(self, age_seconds: float) -> Snapshot | None:
-        try:
-            return self._snapshots.past(age_seconds)
-        except UserError:  # if the failure persists, the records report it
-            return None
 
     def _next_snapshot(self, recorder: MonitorRecorder, interval_seconds: float) -> Snapshot:
         """Returns the snapshot for the next record; an old snapshot if the daemon makes no new one in time."""
@@ -225,27 +226,6 @@ class RecordStream:
             # The daemon takes its next snapshot one interval after the latest. Retries soon if it is overdue.
             expected = latest.taken_at_seconds + latest.interval_seconds + _LATE_SECONDS
             _sleep_until(min(expected, deadline) if expected > now else now + _AGAIN_SECONDS)
-
-    def _report_lost(self, error: UserError) -> None:
-        if not self._is_lost:
-            self._is_lost = True
-            self._output.write_stderr(1, f"{error}; going on")
-
-
-def _connect(given: dict[str, str], stack: ExitStack, interval_seconds: float) -> tuple[DaemonSnapshots, Snapshot]:
-    """Returns the connection to the daemon and its first snapshot. `stack` closes the connection.
-
-    A private daemon takes a snapshot every `interval_seconds`.
-    """
-    return ask_or_start_daemon(
-        lambda path: _open_snapshots(path, stack), given, stack, interval_seconds=interval_seconds
-    )
-
-
-def _interval_seconds(configuration: MonitorConfiguration) -> float:
-    """Returns the snapshot interval for a private daemon: the shortest configured period, clamped to 0.05 to 1 s."""
-    shortest_seconds = min((seconds for _, seconds in group_periods(configuration)), default=1.0)
-    return min(1.0, max(0.05, shortest_seconds))
 
 
 def _open_snapshots(path: str, stack: ExitStack) -> tuple[DaemonSnapshots, Snapshot]:
@@ -266,42 +246,18 @@ def _sleep_until(seconds: float) -> None:
             break
 
 
-def _parse_verbosity(given: dict[str, str]) -> int:
-    text = given.get("verbose", "0")
-    if text not in VERBOSE_WORDS:
-        raise UserError(f"--verbose: {text[:60]!r} is no level; give 0, 1, 2, 3 or 4", EXIT_USAGE)
-    return int(text)
-
-
-def _parse_count(given: dict[str, str]) -> int | None:
-    text = given.get("count")
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) > 0):
-        raise UserError(f"--count: {text[:60]!r} is no number of records; give a whole number from 1", EXIT_USAGE)
-    return int(text)
-
-
 def _configuration_report(configuration: MonitorConfiguration, file: str | None) -> str:
     lines = [f"{file or 'without a file'}: the configuration is valid"]
     for index, selection in enumerate(configuration.runtimes):
         tags_text = f"tags that match {selection.tag_filter.pattern!r}" if selection.tag_filter else "all tags"
-        lines += [
-            f"  neuron_runtimes[{index}], {tags_text}: {group.type} every {_seconds_text(group.period_seconds)}"
-            for group in selection.metrics
-        ]
-    lines += [
-        f"  system_metrics: {group.type} every {_seconds_text(group.period_seconds)}"
-        for group in configuration.system_metrics
-    ]
+        where = f"neuron_runtimes[{index}], {tags_text}"
+        lines += [f"  {where}: {group.type} every {group.period_seconds:g} s" for group in selection.metrics]
+    for group in configuration.system_metrics:
+        lines.append(f"  system_metrics: {group.type} every {group.period_seconds:g} s")
     if configuration.k8s_info_period_seconds is not None:
-        lines.append(f"  k8s_info every {_seconds_text(configuration.k8s_info_period_seconds)}")
+        lines.append(f"  k8s_info every {configuration.k8s_info_period_seconds:g} s")
     lines += [f"  note: {note}" for note in configuration.notes]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _seconds_text(seconds: float) -> str:
-    return f"{seconds:g} s"
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ import resource
 import sys
 import threading
 
-from neurontools.cli.line import Option, information_text, parse_options, requests_information
+from neurontools.cli.line import INFORMATION_OPTIONS, Option, parse_options, print_information, whole_option
 from neurontools.exporters.exposition import Exposition, metrics_page
 from neurontools.exporters.process_families import process_families
 from neurontools.exporters.record_metrics import RecordMetrics, RecordProblem
 from neurontools.net.http_access import HttpAccess, HttpPage, Site
 from neurontools.net.http_messages import CompressibleDocument, HttpResponse
 from neurontools.net.http_server import HttpLimits, HttpServer
-from neurontools.util.command_lifecycle import run_command, write_document, write_stderr, write_text
+from neurontools.util.command_lifecycle import run_command, write_document, write_stderr
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 
 DEFAULT_PORT = 8000
@@ -27,9 +27,7 @@ OPTIONS = (
     Option("port", f"the port to serve metrics on; default: {DEFAULT_PORT}", short="p", value="PORT"),
     Option("address", "the address to serve metrics on; default: all", value="ADDRESS"),
     Option("enable-k8s-info", "also write the records to standard output, for the next command in a pipe"),
-    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
-    Option("version", "print the version", ends=True),
-    Option("help", "print this text", short="h", ends=True),
+    *INFORMATION_OPTIONS,
 )
 USAGE = "neuron-monitor | neuron-monitor-prometheus [options]"
 SUMMARY = "Serves the records of neuron-monitor, read from standard input, as metrics for Prometheus."
@@ -82,18 +80,16 @@ def main() -> None:
 
 def _run_prometheus(arguments: list[str]) -> int:
     given = parse_options(OPTIONS, arguments)
-    if requests_information(given):
-        write_text(information_text(_COMMAND, sys.modules[__name__], given))
+    if print_information(_COMMAND, sys.modules[__name__], given):
         return 0
     exposed = RecordExposition()
-    _serve(exposed, given.get("address", ""), _parse_port(given.get("port")))
+    _serve(exposed, given.get("address", ""), whole_option(given, "port", DEFAULT_PORT, 0, 65535))
     reported: set[str] = set()
     source = open(0, "rb", closefd=False)  # noqa: SIM115 - sys.stdin is None where it was closed
     while line := source.readline(MAX_LINE_BYTES):
         for problem in exposed.add_line(line):
-            if (
-                problem.description not in reported
-            ):  # one message per kind of problem, so that a lasting error does not fill the log
+            # Writes one message per kind of problem, so that a lasting error does not fill the log.
+            if problem.description not in reported:
                 reported.add(problem.description)
                 write_stderr(f"{_COMMAND}: {problem.description}: {problem.detail}")
         if len(reported) > MAX_REPORTED:
@@ -123,14 +119,6 @@ def _serve(exposed: RecordExposition, address: str, port: int) -> None:
         ) from None
     except (TypeError, UnicodeError):  # an invalid host name
         raise UserError(f"can't serve on {address}: that is no host name; give another --address", EXIT_USAGE) from None
-
-
-def _parse_port(text: str | None) -> int:
-    if text is None:
-        return DEFAULT_PORT
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535):
-        raise UserError(f"--port: {text[:60]!r} is no port; give a number from 0 to 65535", EXIT_USAGE)
-    return int(text)
 
 
 if __name__ == "__main__":

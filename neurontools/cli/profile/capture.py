@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from neurontools.cli.daemon.connection import ask_first_daemon
-from neurontools.cli.profile import options
+from neurontools.cli.profile import command
 from neurontools.client.daemon_client import Client
 from neurontools.model import Snapshot
 from neurontools.profile import Profile, read_profile
@@ -69,7 +69,7 @@ def capture(given: dict[str, str]) -> int:
     """Captures profiles of the requested processes. Returns the exit code."""
     named = socket_path.configured_socket(given.get("socket"), os.environ)
     at = named or ask_first_daemon(_check_daemon, os.environ) or socket_path.candidate_sockets(os.environ)[0]
-    pids = options.requested_pids(given) or _pids_of_job(at, given["job"])
+    pids = command.requested_pids(given) or _pids_of_job(at, given["job"])
     run = run_name(time.time_ns())
     directory = Path(given.get("output") or f"neuron-profile-{run}")
     with ExitStack() as stack:
@@ -124,7 +124,7 @@ def _start_captures(
             drafts.append((draft, file))
     except OSError as error:
         raise _write_error(directory, error) from None
-    steps, seconds = options.requested_steps(given), options.requested_seconds(given)
+    steps, seconds = command.requested_steps(given), command.requested_seconds(given)
     for pid, (draft, file) in zip(pids, drafts, strict=True):
         requested = stack.enter_context(RequestedProfile.request(at, pid, seconds, steps))
         arriving.append(_IncomingProfile(requested, draft, file))

@@ -10,17 +10,162 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from neurontools.cli.line import exclude_each_other, information_text, parse_options, requests_information
-from neurontools.cli.profile import options
+from neurontools.cli.line import (
+    FILES,
+    Option,
+    exclude_each_other,
+    parse_options,
+    print_information,
+    schema_text,
+    seconds_option,
+    whole_number,
+    whole_option,
+    word_option,
+)
 from neurontools.profile.analysis.report import RunReport, build_report
+from neurontools.rpc.profile_protocol import LONGEST_SECONDS, MOST_STEPS
 from neurontools.util.command_lifecycle import run_command, write_document, write_stderr, write_text
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
-from neurontools.util.terminal import escape_controls
+from neurontools.util.terminal import error_excerpt, escape_controls
 from neurontools.util.units import bytes_text, ranges_text
-from neurontools.views.profile_document import profile_csv_lines
+from neurontools.views.profile_document import CSV_TABLES, profile_csv_lines
 
 if TYPE_CHECKING:
     from neurontools.profile import Profile
+
+
+ACTIONS = ("show", "report", "diff", "serve", "capture")
+USAGE = """neuron-profile show DIR [options]
+       neuron-profile report DIR -o FILE.html
+       neuron-profile diff DIR_A DIR_B [options]
+       neuron-profile serve DIR [--port PORT]
+       neuron-profile capture --pid PID | --job NAME [--seconds S] [--steps N] [-o DIR]"""
+SUMMARY = (
+    "Show what a profile of a training run tells: where the time of its steps went, its operators, graphs and memory.\n"
+    "DIR is a directory that neuron-run --profile DIR script.py wrote, or a file of one worker in it."
+)
+OPTIONS = (
+    Option("help", "print this help", short="h", ends=True),
+    Option("version", "print the version", short="V", ends=True),
+    Option("json", "show, diff: one JSON document"),
+    Option("csv", "show: a table as CSV, with a header"),
+    Option("table", "show: which table --csv prints", value="TABLE", words=CSV_TABLES),
+    Option("top", "show, diff: how many rows a table has at most (10)", short="n", value="N"),
+    Option("rank", "show, report, diff: only this rank; again for several", short="r", value="RANK", joins=True),
+    Option("ascii", "show: draw with ASCII characters alone"),
+    Option(
+        "output",
+        "report: the file to write, - is standard output; capture: the directory to write to",
+        short="o",
+        value="FILE",
+        completes=FILES,
+    ),
+    Option("port", "serve: the port of the viewer (6006)", value="PORT"),
+    Option("pid", "capture: profile this running process; again for several", short="p", value="PID", joins=True),
+    Option("job", "capture: profile all processes of this job, by a part of its name", value="NAME"),
+    Option("seconds", "capture: for so many seconds (5; with --steps 60)", short="s", value="SECONDS"),
+    Option("steps", "capture: for so many whole steps, if they take no longer than --seconds", value="N"),
+    Option("socket", "capture: use only the monitor daemon at this socket", value="PATH", completes=FILES),
+    Option("json-schema", "print the JSON Schema of the document of show", ends=True),
+    Option(
+        "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True
+    ),
+)
+NOTES = """serve starts xprof or TensorBoard, whichever is installed, and says how to get one where none is.
+capture asks the runtime of a process of yours, which goes on; PIDs are those that neuron-ls shows.
+
+Environment:
+  NEURONTOOLS_SOCKET        as --socket
+"""
+EXIT_CODES = (
+    (0, "success"),
+    (1, "an option is unknown, a profile is invalid or incomplete, or an operation failed"),
+    (2, "an option has an invalid value, or an argument is missing"),
+    (4, "this user may not read the profile, or not profile the process"),
+    (6, "the directory, profile, rank, process, job or viewer does not exist"),
+    (12, "no daemon answers"),
+    (70, "a defect of the command"),
+    (124, "the daemon, or the process, did not answer in time"),
+    (130, "interrupted"),
+)
+_OPTIONS_BY_ACTION = {
+    "show": ("json", "csv", "table", "top", "rank", "ascii"),
+    "report": ("output", "rank"),
+    "diff": ("json", "top", "rank"),
+    "serve": ("port",),
+    "capture": ("pid", "job", "seconds", "steps", "output", "socket"),
+}
+_PATH_COUNTS = {"show": 1, "report": 1, "diff": 2, "serve": 1, "capture": 0}
+_PATHS = ("no directory", "one directory", "two directories")
+_DEFAULT_ROWS = 10
+_MOST_ROWS = 100_000
+_DEFAULT_PORT = 6006
+_HIGHEST_PORT = 65535
+_HIGHEST_PID = 2**31 - 1
+_DEFAULT_SECONDS, _STEPS_SECONDS = 5.0, 60.0
+SHORTEST_SECONDS = 0.01
+
+
+def check_options(given: dict[str, str], words: list[str]) -> None:
+    """Raises UserError for an unknown action, or for options or paths that the action does not take."""
+    action, *paths = words or [""]
+    if action not in ACTIONS:
+        problem = f"there is no action {error_excerpt(action)}" if action else "what is it to do?"
+        raise UserError(f"{problem}; give one of {', '.join(ACTIONS)}, such as: neuron-profile show DIR", EXIT_USAGE)
+    if len(paths) != _PATH_COUNTS[action]:
+        path_count_text = _PATHS[_PATH_COUNTS[action]]
+        raise UserError(f"{action} takes {path_count_text} of profiles, not {len(paths)}; see --help", EXIT_USAGE)
+    foreign = [f"--{name}" for name in given if name not in _OPTIONS_BY_ACTION[action]]
+    if foreign:
+        raise UserError(f"{' and '.join(foreign)}: not for {action}; see --help", EXIT_USAGE)
+    if "table" in given and "csv" not in given:
+        raise UserError("--table needs --csv", EXIT_USAGE)
+    if action == "capture" and ("pid" in given) == ("job" in given):
+        raise UserError("capture needs --pid or --job; neuron-ls shows PIDs, neuron-top jobs", EXIT_USAGE)
+    requested_pids(given)
+    requested_seconds(given)
+    requested_steps(given)
+    csv_table(given)
+    max_rows(given)
+    requested_ranks(given)
+    viewer_port(given)
+
+
+def csv_table(given: dict[str, str]) -> str:
+    """Returns the name of the table that --csv prints."""
+    return word_option(given, "table", CSV_TABLES, CSV_TABLES[0])
+
+
+def max_rows(given: dict[str, str]) -> int:
+    """Returns the maximum number of rows of a table."""
+    return whole_option(given, "top", _DEFAULT_ROWS, 1, _MOST_ROWS)
+
+
+def viewer_port(given: dict[str, str]) -> int:
+    """Returns the port on which the viewer serves."""
+    return whole_option(given, "port", _DEFAULT_PORT, 1, _HIGHEST_PORT)
+
+
+def requested_pids(given: dict[str, str]) -> list[int]:
+    """Returns the PIDs of --pid without duplicates."""
+    numbers = [whole_number("--pid", text, 1, _HIGHEST_PID) for text in given.get("pid", "").split(",") if text]
+    return list(dict.fromkeys(numbers))
+
+
+def requested_steps(given: dict[str, str]) -> int | None:
+    """Returns the maximum number of steps of a capture; None for no limit."""
+    return whole_option(given, "steps", None, 1, MOST_STEPS)
+
+
+def requested_seconds(given: dict[str, str]) -> float:
+    """Returns the maximum duration of a capture."""
+    usual = _STEPS_SECONDS if "steps" in given else _DEFAULT_SECONDS
+    return seconds_option(given, "seconds", usual, SHORTEST_SECONDS, LONGEST_SECONDS)
+
+
+def requested_ranks(given: dict[str, str]) -> frozenset[int]:
+    """Returns the ranks of --rank; empty selects all ranks."""
+    return frozenset(whole_number("--rank", text, 0, 10**6) for text in given.get("rank", "").split(",") if text)
 
 
 @dataclass(slots=True)
@@ -80,7 +225,7 @@ def write_html_report(where: str, given: dict[str, str]) -> int:
     if path is None:
         raise UserError("report needs -o FILE.html; - is standard output", EXIT_USAGE)
     reading = ProfileLoader()
-    content = profile_web_page(reading.report(where, options.requested_ranks(given))).encode("utf-8", "replace")
+    content = profile_web_page(reading.report(where, requested_ranks(given))).encode("utf-8", "replace")
     if path == "-":
         write_document(content)
         return reading.exit_code
@@ -147,14 +292,15 @@ def main() -> None:
 
 def _run_profile(arguments: list[str]) -> int:
     words: list[str] = []
-    given = parse_options(options.OPTIONS, arguments, words)
-    if requests_information(given):
-        write_text(information_text(_COMMAND, options, given))
+    given = parse_options(OPTIONS, arguments, words)
+    if print_information(_COMMAND, sys.modules[__name__], given):
         return 0
     if "json-schema" in given:
-        write_text(_schema_text())
+        from neurontools.views.profile_document import ProfileDocument
+
+        write_text(schema_text(ProfileDocument, "neuron-profile show --json"))
         return 0
-    options.check_options(given, words)
+    check_options(given, words)
     exclude_each_other(given, "json", "csv")
     action, *paths = words
     if action == "capture":
@@ -162,22 +308,21 @@ def _run_profile(arguments: list[str]) -> int:
 
         return capture(given)
     if action == "serve":
-        run_viewer(paths[0], options.viewer_port(given))
+        run_viewer(paths[0], viewer_port(given))
     if action == "report":
         return write_html_report(paths[0], given)
     return _show_report(paths[0], given) if action == "show" else _show_difference(paths, given)
 
 
 def _show_report(where: str, given: dict[str, str]) -> int:
-
     reading = ProfileLoader()
-    report = reading.report(where, options.requested_ranks(given))
+    report = reading.report(where, requested_ranks(given))
     if "json" in given:
         from neurontools.views.profile_document import profile_json
 
         write_text(profile_json(report) + "\n")
     elif "csv" in given:
-        write_text("".join(profile_csv_lines(report, options.csv_table(given))))
+        write_text("".join(profile_csv_lines(report, csv_table(given))))
     else:
         from neurontools.util.terminal import locale_is_utf8, terminal_size
         from neurontools.views.drawing.glyphs import ASCII, glyphs_for
@@ -186,7 +331,7 @@ def _show_report(where: str, given: dict[str, str]) -> int:
 
         glyphs = glyphs_for(is_ascii="ascii" in given or not locale_is_utf8(), terminal=os.environ.get("TERM", ""))
         width = max(_LEAST_WIDTH, terminal_size(1, _USUAL_SIZE)[0])
-        lines = profile_page(report, width, glyphs, options.max_rows(given)).lines
+        lines = profile_page(report, width, glyphs, max_rows(given)).lines
         if glyphs is ASCII:
             lines = [ascii_only(line) for line in lines]
         write_text("".join(f"{plain_text(line)}\n" for line in lines))
@@ -198,25 +343,13 @@ def _show_difference(paths: list[str], given: dict[str, str]) -> int:
     from neurontools.views.profile_difference import profile_difference_json, profile_difference_text
 
     reading = ProfileLoader()
-    reports = [reading.report(path, options.requested_ranks(given)) for path in paths]
+    reports = [reading.report(path, requested_ranks(given)) for path in paths]
     compared = compare(*reports)
     if "json" in given:
         write_text(profile_difference_json(paths, compared) + "\n")
     else:
-        write_text(profile_difference_text(paths, compared, options.max_rows(given)))
+        write_text(profile_difference_text(paths, compared, max_rows(given)))
     return reading.exit_code
-
-
-def _schema_text() -> str:
-    from pydantic import TypeAdapter
-
-    from neurontools.util.formats import json_text
-    from neurontools.views.profile_document import ProfileDocument
-
-    schema = TypeAdapter(ProfileDocument).json_schema()
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["title"] = "neuron-profile show --json"
-    return json_text(schema, indent=2) + "\n"
 
 
 if __name__ == "__main__":

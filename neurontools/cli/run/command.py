@@ -18,12 +18,13 @@ from typing import Any
 from neurontools.cli.daemon.connection import choose_daemon
 from neurontools.cli.line import (
     FILES,
+    INFORMATION_OPTIONS,
     INSTANCE_TYPES,
     Option,
     exclude_each_other,
-    information_text,
     parse_options,
-    requests_information,
+    print_information,
+    whole_option,
 )
 from neurontools.cli.run import orphan_reaper, summary
 from neurontools.cli.run.summary import EstimateRequest
@@ -49,7 +50,7 @@ from neurontools.driver.neuron_runtime import InvalidProfileSteps, parse_profile
 from neurontools.estimate.advice import EVERY_RULE, IGNORED_RULES
 from neurontools.rpc import socket_path
 from neurontools.util import signals
-from neurontools.util.command_lifecycle import run_command, write_stderr, write_stderr_lines, write_text
+from neurontools.util.command_lifecycle import run_command, write_stderr, write_stderr_lines
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 _MAX_RANKS_IN_TRACE = 16  # trace viewers can't show more workers in one trace
@@ -121,8 +122,7 @@ def main() -> None:
 
 def _run_neuron_run(arguments: list[str]) -> int:
     given, script = split_command_line(arguments)
-    if requests_information(given):
-        write_text(information_text(_COMMAND, sys.modules[__name__], given))
+    if print_information(_COMMAND, sys.modules[__name__], given):
         return 0
     if "module" not in given:
         if not script:
@@ -138,10 +138,8 @@ def _run_neuron_run(arguments: list[str]) -> int:
     named, instance_type = choose_daemon(given, os.environ, reads_only=False)
     if "export-sysfs" in given and instance_type is None:
         raise UserError("--export-sysfs is for a simulated host; add --simulate TYPE", EXIT_USAGE)
-    workers = parse_count(given, "nproc-per-node", _MOST_WORKERS)
-    if workers == 0:
-        raise UserError("--nproc-per-node 0: no workers; give at least 1", EXIT_USAGE)
-    longest_wait_seconds = parse_count(given, "wait", 10**8)
+    workers = whole_option(given, "nproc-per-node", None, 1, _MOST_WORKERS)
+    longest_wait_seconds = whole_option(given, "wait", None, 0, 10**8)
     environment = dict(os.environ)
     _choose_cores(given, workers, environment)
     request_profile(given, environment)
@@ -176,10 +174,7 @@ def _estimate_request(given: dict[str, str]) -> EstimateRequest | None:
             if name in given:
                 raise UserError(f"--{name} is for an estimate; add --estimate TYPE", EXIT_USAGE)
         return None
-    samples = parse_count(given, "samples", 10**15)
-    if samples == 0:
-        raise UserError("--samples 0: no samples; give as many as an epoch has", EXIT_USAGE)
-    request = EstimateRequest.from_options(given, samples)
+    request = EstimateRequest.from_options(given, whole_option(given, "samples", None, 1, 10**15))
     if choose_daemon(given, os.environ, reads_only=False) == (None, None):
         given["simulate"] = request.instance_types[0]
     return request
@@ -261,7 +256,7 @@ def _run_script(
     if exit_code < 0:
         exit_code = 128 - exit_code
     workers = summary.read_workers(directory)
-    count = max(parse_count(given, "nproc-per-node", _MOST_WORKERS) or 1, len(workers))
+    count = max(whole_option(given, "nproc-per-node", 1, 1, _MOST_WORKERS), len(workers))
     document = summary.combine_workers(workers, exit_code, monotonic() - began, count)
     if workers and "quiet" not in given:
         write_stderr_lines("\n" + summary.summary_text(document).rstrip("\n"))
@@ -430,8 +425,6 @@ def _private_directory() -> Iterator[Path | None]:
         yield Path(name)
 
 
-_MOST_DIGITS = 18
-
 OPTIONS = (
     Option("cores", "run on these NeuronCores, such as 0-3 or 2,3; sets NEURON_RT_VISIBLE_CORES", value="LIST"),
     Option(
@@ -478,9 +471,7 @@ OPTIONS = (
     Option("no-advice", "print no performance advice"),
     Option("quiet", "neither progress nor summary", short="q"),
     Option("module", "run a module, as python -m", short="m", value="MODULE", ends=True),
-    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
-    Option("version", "print the version", ends=True),
-    Option("help", "print this text", short="h", ends=True),
+    *INFORMATION_OPTIONS,
 )
 USAGE = "neuron-run [options] script.py [arguments …]"
 SUMMARY = "Runs a PyTorch training script for Trainium on simulated NeuronCores, and prints a summary."
@@ -521,16 +512,6 @@ def split_command_line(arguments: list[str]) -> tuple[dict[str, str], list[str]]
         if argument.partition("=")[0] in ("-m", "--module"):
             break
     return parse_options(OPTIONS, arguments[:position]), arguments[position:]
-
-
-def parse_count(given: dict[str, str], name: str, most: int) -> int | None:
-    """Returns the value of an option as a whole number; None if not given. Raises UserError if it is invalid."""
-    text = given.get(name)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS or int(text) > most:
-        raise UserError(f"--{name} {text[:40]!r}: not a whole number up to {most}", EXIT_USAGE)
-    return int(text)
 
 
 if __name__ == "__main__":

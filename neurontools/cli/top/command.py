@@ -13,11 +13,11 @@ from neurontools.cli.daemon.connection import ask_or_start_daemon
 from neurontools.cli.line import (
     HOST_OPTION_NAMES,
     exclude_each_other,
-    information_text,
     names_hosts,
     parse_options,
+    print_information,
     refuse_without_hosts,
-    requests_information,
+    schema_text,
 )
 from neurontools.cli.top import options
 from neurontools.cli.top.options import chosen_theme
@@ -25,8 +25,7 @@ from neurontools.util.command_lifecycle import EndedBySignal, run_command, write
 from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.light_imports import import_without
 from neurontools.util.signals import DeferredSignals, closing_undisturbed
-from neurontools.util.terminal import locale_is_utf8, terminal_size
-from neurontools.views.drawing.glyphs import glyphs_for
+from neurontools.util.terminal import terminal_size
 
 if TYPE_CHECKING:
     from neurontools.cli.top.first_frame import FirstFrameTerminal
@@ -42,17 +41,8 @@ _METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
 _BY_SIGNAL = 128  # an exit code above 128 is 128 + the signal number
 _DATA_FORMATS = ("json", "json-lines", "csv")
 _NOT_WITH_SERVE = (
-    "once",
-    "count",
-    "record",
-    "replay",
-    "diff",
-    "page",
-    "filter",
-    "pid",
-    "user",
-    "device",
-    "only-visible",
+    *("once", "count", "record", "replay", "diff", "page"),
+    *("filter", "pid", "user", "device", "only-visible"),
 )
 
 
@@ -62,13 +52,13 @@ def main() -> None:
 
 def _run_top(arguments: list[str]) -> int:
     given = parse_options(options.OPTIONS, arguments)
-    if requests_information(given):
-        write_text(information_text(_COMMAND, options, given))
+    if print_information(_COMMAND, options, given):
         return 0
     if "json-schema" in given:
-        from neurontools.cli.top.documents import schema_text
+        from neurontools.fleet.document import FleetDocument
+        from neurontools.views.top_document import TopDocument
 
-        write_text(schema_text(of_hosts=names_hosts(given)))
+        write_text(schema_text(FleetDocument if names_hosts(given) else TopDocument, "neuron-top --json"))
         return 0
     if "help-keys" in given:
         from neurontools.tui.keys import names_text
@@ -134,7 +124,7 @@ def _show_host(given: dict[str, str], path: str | None, message: bytes | None) -
         return serve(given, interval_seconds, path)
     count = options.count_option(given)
     data_format = next((name for name in _DATA_FORMATS if name in given), None)
-    if data_format is not None or "once" in given or not _has_terminal():
+    if data_format is not None or "once" in given or not options.is_terminal():
         from neurontools.cli.top import documents
 
         device_filter = options.device_filter_option(given, os.environ)
@@ -152,10 +142,6 @@ def _show_host(given: dict[str, str], path: str | None, message: bytes | None) -
 def _show_reached_host(given: dict[str, str], path: str, typed_ahead: TypedAhead) -> int:
     """Shows the dashboard of the host at this socket. Raises NoDaemon if no daemon answers there."""
     return _run_dashboard(given, *_request_snapshot(path), options.interval_option(given), typed_ahead)
-
-
-def _has_terminal() -> bool:
-    return os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def _run_dashboard(
@@ -198,7 +184,7 @@ def _run_dashboard(
         dashboard = Dashboard(
             feed,
             settings,
-            glyphs_for(is_ascii=settings.ascii, terminal=os.environ.get("TERM", "")),
+            options.chosen_glyphs(is_ascii=settings.ascii),
             is_read_only="read-only" in given,
             filter_text=filter_text,
             device_filter=device_filter,
@@ -234,7 +220,7 @@ def _apply_options(settings: DashboardSettings, given: dict[str, str]) -> str:
         settings.show("page", given["page"])
     if theme is not None:
         settings.show("theme", theme)
-    if "ascii" in given or not locale_is_utf8():
+    if "ascii" in given:
         settings.show("ascii", True)
     return problem
 
@@ -258,7 +244,7 @@ def _paint_first_frame(
         clock=ShownMoment("STARTING", is_loading_past=True),
         verdicts=health.verdicts(device_filter.filter_snapshot(snapshot)),
         page=settings.first_page,
-        glyphs=glyphs_for(is_ascii=settings.ascii, terminal=os.environ.get("TERM", "")),
+        glyphs=options.chosen_glyphs(is_ascii=settings.ascii),
         show_flops=settings.show_flops,
         is_compact=settings.is_compact,
         sort=settings.sort,

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from neurontools.cli.top.options import check_device_filter
+from neurontools.cli.top.first_frame import screen_width, write_lines
+from neurontools.cli.top.options import check_device_filter, chosen_glyphs, filter_option
 from neurontools.client.daemon_client import Client, read_snapshot
 from neurontools.model import EndedProcess, Snapshot
-from neurontools.util.command_lifecycle import write_document, write_stderr, write_text
+from neurontools.util.command_lifecycle import write_stderr, write_text
 from neurontools.util.errors import EXIT_FAILURE, UserError
-from neurontools.util.formats import json_text as as_json
-from neurontools.util.terminal import locale_is_utf8, terminal_size
 from neurontools.views.drawing.figures import DeviceFilter, Figures
-from neurontools.views.drawing.glyphs import ASCII, glyphs_for
+from neurontools.views.drawing.glyphs import ASCII
 from neurontools.views.drawing.lines import Line, ascii_only, plain_text
 from neurontools.views.drawing.render_context import RenderContext, ShownMoment
 from neurontools.views.process_filter import parse_filter
@@ -25,10 +23,8 @@ from neurontools.views.screen import title_bar
 from neurontools.views.top_document import TopDocument, top_csv, top_document, top_json
 
 if TYPE_CHECKING:
-    from neurontools.client.recording import RecordingWriter
     from neurontools.client.timeline import HostTimeline
 
-_USUAL_SIZE = (120, 50)
 _MOST_LINES = 4000
 _PAST_SECONDS = 5.0  # time limit for fetching the daemon's history
 
@@ -50,7 +46,10 @@ class SnapshotSource:
     def snapshots(self, count: int | None) -> Iterator[Snapshot]:
         """Yields `count` snapshots. None yields a recording's snapshots to its end, or a daemon's endlessly."""
         for number, message in enumerate(self._some_messages(count), 1):
-            yield self._checked(read_snapshot(message), is_first=number == 1)
+            snapshot = read_snapshot(message)
+            if number == 1:
+                check_device_filter(self.device_filter, snapshot)
+            yield snapshot
 
     def latest(self) -> Iterator[Snapshot]:
         """Yields one snapshot: the daemon's latest, or the recording's last. Yields none for an empty recording."""
@@ -61,12 +60,9 @@ class SnapshotSource:
         for last in self._messages(once=False):  # noqa: B007
             pass
         if last is not None:
-            yield self._checked(read_snapshot(last), is_first=True)
-
-    def _checked(self, snapshot: Snapshot, *, is_first: bool) -> Snapshot:
-        if is_first:
+            snapshot = read_snapshot(last)
             check_device_filter(self.device_filter, snapshot)
-        return snapshot
+            yield snapshot
 
     def document(self, snapshot: Snapshot, filter_text: str) -> TopDocument:
         """Returns the document of a snapshot, restricted to the selected devices and matching processes."""
@@ -123,47 +119,25 @@ class SnapshotSource:
                 self.exit_code = EXIT_FAILURE
             return
         assert self.socket_path is not None  # noqa: S101
-        recorder = None
-        if self.record_to is not None:
-            from neurontools.client.recording import new_recording
+        with ExitStack() as stack:
+            recorder = None
+            if self.record_to is not None:
+                from neurontools.client.recording import new_recording
 
-            recorder = new_recording(self.record_to)
-        try:
-            with Client(self.socket_path) as client:
-                single = (client.snapshot_message() for _ in range(1))
-                for message in single if once else client.watch_messages(self.interval_seconds):
+                recorder = stack.enter_context(closing(new_recording(self.record_to)))
+            client = stack.enter_context(Client(self.socket_path))
+            for message in [client.snapshot_message()] if once else client.watch_messages(self.interval_seconds):
+                try:
                     if recorder is not None:
-                        _record(recorder, message)
-                    yield message
-        finally:
-            if recorder is not None:
-                recorder.close()
-
-
-def _record(recorder: RecordingWriter, message: bytes) -> None:
-    try:
-        recorder.write(message)
-    except OSError as error:
-        raise UserError(
-            f"--record {recorder.path}: {error.strerror}; what was recorded until then can be replayed"
-        ) from error
+                        recorder.write(message)
+                except OSError as error:
+                    problem = f"--record {self.record_to}: {error.strerror}"
+                    raise UserError(f"{problem}; what was recorded until then can be replayed") from error
+                yield message
 
 
 def write_documents(kind: str, source: SnapshotSource, count: int | None, filter_text: str) -> None:
-    """Prints documents in a format: json, json-lines or csv."""
     {"json": _write_json, "json-lines": _write_json_lines, "csv": _write_csv}[kind](source, count, filter_text)
-
-
-def schema_text(*, of_hosts: bool = False) -> str:
-    """Returns the JSON Schema of the document for one host, or for many hosts with `of_hosts`."""
-    from pydantic import TypeAdapter
-
-    from neurontools.fleet.document import FleetDocument
-
-    schema = TypeAdapter(FleetDocument if of_hosts else TopDocument).json_schema()
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["title"] = "neuron-top --json"
-    return as_json(schema, indent=2) + "\n"
 
 
 def _matching_pids(snapshot: Snapshot, filter_text: str) -> list[int] | None:
@@ -202,19 +176,8 @@ def _write_csv(source: SnapshotSource, count: int | None, filter_text: str) -> N
 
 def write_screens(given: dict[str, str], source: SnapshotSource, count: int | None) -> None:
     """Prints a page as text for `count` snapshots. None prints the latest, or a recording's last snapshot."""
-    from neurontools.cli.top.first_frame import line_ansi
-    from neurontools.cli.top.options import chosen_theme, filter_option
-
-    is_coloured = given.get("color") == "always" or (bool(os.environ.get("FORCE_COLOR")) and "color" not in given)
-    theme = chosen_theme(given.get("theme", "auto"), given, os.environ) if is_coloured else ""
-    width = _screen_width()
-    chosen = filter_option(given)
-    for context in _snapshot_contexts(given, source, count, chosen):
-        lines = _screen_lines(context, width)
-        if theme:
-            write_document("".join(f"{line_ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
-        else:
-            write_text("".join(f"{plain_text(line)}\n" for line in lines))
+    for context in _snapshot_contexts(given, source, count, filter_option(given)):
+        write_lines(given, _screen_lines(context, screen_width()))
 
 
 def _snapshot_contexts(
@@ -247,11 +210,10 @@ def _snapshot_context(
     from neurontools.model import health
 
     part = device_filter.filter_snapshot(snapshot)
-    is_ascii = "ascii" in given or not locale_is_utf8()
     context = RenderContext.from_snapshot(
         snapshot,
         device_filter,
-        glyphs=glyphs_for(is_ascii=is_ascii, terminal=os.environ.get("TERM", "")),
+        glyphs=chosen_glyphs(is_ascii="ascii" in given),
         page=given.get("page", "overview"),
         filter_text=filter_text,
         cursor=-1,
@@ -267,17 +229,9 @@ def _screen_lines(context: RenderContext, width: int) -> list[Line]:
     from neurontools.views.screen import page_named
 
     lines = title_bar(context, width).lines
-    body = (
-        page_named(context.page)
-        .draw(context, width, _MOST_LINES if context.page in ("overview", "processes") else 50)
-        .lines
-    )
+    height = _MOST_LINES if context.page in ("overview", "processes") else 50
+    body = page_named(context.page).draw(context, width, height).lines
     while body and not plain_text(body[-1]):
         body.pop()
     shown = [*lines, *(line for line in body if context.page != "processes" or plain_text(line))]
     return [ascii_only(line) for line in shown] if context.glyphs is ASCII else shown
-
-
-def _screen_width() -> int:
-    """Returns the width of the terminal, or of COLUMNS without a terminal; at least 20."""
-    return max(20, terminal_size(1, _USUAL_SIZE)[0])

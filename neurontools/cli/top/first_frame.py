@@ -1,4 +1,4 @@
-"""First frame of the dashboard: painted before Textual is imported."""
+"""Writes lines to the terminal without Textual: text screens, and the first frame of the dashboard."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import signal
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from neurontools.util.command_lifecycle import EndedBySignal
+from neurontools.cli.top.options import chosen_theme
+from neurontools.util.command_lifecycle import EndedBySignal, write_document, write_text
 from neurontools.util.signals import defer_signals
-from neurontools.util.terminal import escape_controls
-from neurontools.views.drawing.lines import THEMES, Style, TextPage
+from neurontools.util.terminal import escape_controls, terminal_size
+from neurontools.views.drawing.lines import THEMES, Line, Style, TextPage, plain_text
 
+_USUAL_SIZE = (120, 50)
 _STDIN, _STDOUT = 0, 1
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 # Asks for the background colour, then the device attributes. Every terminal answers the second request.
@@ -120,7 +122,21 @@ def is_light_background(reply: bytes) -> bool | None:
     return bool(0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5)
 
 
-def line_ansi(line: tuple[tuple[str, str], ...], theme_name: str) -> str:
+def write_lines(given: dict[str, str], lines: Sequence[Line]) -> None:
+    """Prints lines: in colours with --color always or FORCE_COLOR, else as plain text."""
+    if given.get("color") == "always" or (bool(os.environ.get("FORCE_COLOR")) and "color" not in given):
+        theme = chosen_theme(given.get("theme", "auto"), given, os.environ)
+        write_document("".join(f"{line_ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
+    else:
+        write_text("".join(f"{plain_text(line)}\n" for line in lines))
+
+
+def screen_width() -> int:
+    """Returns the width of the terminal, or of COLUMNS without a terminal; at least 20."""
+    return max(20, terminal_size(1, _USUAL_SIZE)[0])
+
+
+def line_ansi(line: Line, theme_name: str) -> str:
     """Returns a line as text with escape sequences for its styles in a theme."""
     theme = THEMES[theme_name]
     return "".join(f"\x1b[{_sgr(theme.style(style))}m{escape_controls(text)}" for text, style in line)

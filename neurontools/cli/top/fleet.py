@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING
 
 from neurontools.cli.daemon.fleet import open_fleet_feed
 from neurontools.cli.top import options
-from neurontools.cli.top.first_frame import FirstFrameTerminal
+from neurontools.cli.top.first_frame import FirstFrameTerminal, screen_width, write_lines
 from neurontools.cli.top.options import chosen_theme
 from neurontools.fleet.document import csv_text, document, document_json
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import USER, HostLink, HostState, grouping_choices, worst_first
-from neurontools.util.command_lifecycle import EndedBySignal, write_document, write_stderr, write_text
+from neurontools.util.command_lifecycle import EndedBySignal, write_stderr, write_text
 from neurontools.util.errors import EXIT_NO_DAEMON, EXIT_USAGE, UserError
 from neurontools.util.light_imports import import_without
 from neurontools.util.signals import DeferredSignals, closing_undisturbed
-from neurontools.util.terminal import locale_is_utf8, terminal_size
-from neurontools.views.drawing.glyphs import glyphs_for
-from neurontools.views.drawing.lines import plain_text
 from neurontools.views.fleet_hosts import list_rows
 from neurontools.views.fleet_page import FleetContext, fleet_lines, matches_filter
 
@@ -44,15 +41,15 @@ def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, problems: tuple[
     with DeferredSignals():  # an exception that a signal raises during an import may be lost
         import_without("asyncio", "ssl")
         from neurontools.tui.fleet import FleetApp, FleetDashboard
+        from neurontools.tui.settings import summarize_problems
         from neurontools.tui.terminal import TypedAhead
 
-    glyphs = glyphs_for(is_ascii="ascii" in given or not locale_is_utf8(), terminal=os.environ.get("TERM", ""))
     board = FleetDashboard(
         feed,
-        glyphs,
+        options.chosen_glyphs(is_ascii="ascii" in given),
         filter_text=given.get("filter", ""),
         group_by=given.get("group-by", ""),
-        message=_first_message(problems),
+        message=summarize_problems(problems),
     )
     theme = chosen_theme(given.get("theme", "auto"), given, os.environ)
     typed_ahead = TypedAhead()
@@ -79,17 +76,6 @@ def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, problems: tuple[
                 board.show_message(f"{name}: {error}")
 
 
-def _first_message(problems: tuple[str, ...]) -> str:
-    """Returns the first error text and the number of further errors; "" for no error."""
-    if not problems:
-        return ""
-    more = len(problems) - 1
-    return problems[0] + (f" (and {more} more lines)" if more else "")
-
-
-_USUAL_SIZE = (120, 50)
-
-
 def show_fleet(given: dict[str, str], look_at: ShowHost) -> int:
     """Shows, serves or prints many hosts. Returns the exit code: 12 if no printed host answered.
 
@@ -106,8 +92,7 @@ def show_fleet(given: dict[str, str], look_at: ShowHost) -> int:
             from neurontools.cli.top.serve import serve
 
             return serve(given, options.interval_option(given), feed, problems)
-        is_dashboard = os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "") not in ("", "dumb")
-        if is_dashboard and not any(name in given for name in ("once", "json", "json-lines", "csv")):
+        if options.is_terminal() and not any(name in given for name in ("once", "json", "json-lines", "csv")):
             return run_fleet_dashboard(given, feed, problems, look_at)
         for problem in problems:
             write_stderr(f"neuron-top: {problem}")
@@ -148,9 +133,6 @@ def _write_fleet(given: dict[str, str], feed: FleetFeed, problems: tuple[str, ..
 
 
 def _write_fleet_screen(given: dict[str, str], feed: FleetFeed) -> None:
-    from neurontools.cli.top.first_frame import line_ansi
-    from neurontools.cli.top.options import chosen_theme
-
     states = feed.states
     text = given.get("filter", "")
     group_by = group_by_option(given, states)
@@ -164,14 +146,9 @@ def _write_fleet_screen(given: dict[str, str], feed: FleetFeed) -> None:
         interval_seconds=feed.interval_seconds,
         filter_text=text,
         notes=feed.notes,
-        glyphs=glyphs_for(is_ascii="ascii" in given or not locale_is_utf8(), terminal=os.environ.get("TERM", "")),
+        glyphs=options.chosen_glyphs(is_ascii="ascii" in given),
     )
-    lines = fleet_lines(context, max(20, terminal_size(1, _USUAL_SIZE)[0]))
-    if given.get("color") == "always" or (bool(os.environ.get("FORCE_COLOR")) and "color" not in given):
-        theme = chosen_theme(given.get("theme", "auto"), given, os.environ)
-        write_document("".join(f"{line_ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
-    else:
-        write_text("".join(f"{plain_text(line)}\n" for line in lines))
+    write_lines(given, fleet_lines(context, screen_width()))
 
 
 def group_by_option(given: dict[str, str], states: Sequence[HostState]) -> str:

@@ -10,18 +10,22 @@ from neurontools.cli.line import (
     FILES,
     HOST_OPTIONS,
     INSTANCE_TYPES,
+    INTERVAL_SECONDS,
     TLS_OPTIONS,
     DeviceSelection,
     Option,
-    repeat_count,
+    seconds_option,
+    whole_option,
+    word_option,
 )
-from neurontools.cli.line import interval_seconds as parse_interval
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.util.terminal import locale_is_utf8
 from neurontools.util.units import devices_text
 
 if TYPE_CHECKING:
     from neurontools.model import Snapshot
     from neurontools.views.drawing.figures import DeviceFilter
+    from neurontools.views.drawing.glyphs import Glyphs
 
 
 USAGE = "neuron-top [OPTIONS]"
@@ -103,13 +107,11 @@ EXIT_CODES = (
 
 
 def interval_option(given: dict[str, str]) -> float:
-    """Returns the value of --interval in seconds. Raises UserError if it is invalid."""
-    return parse_interval("--interval", given.get("interval", "1"))
+    return seconds_option(given, "interval", 1.0, *INTERVAL_SECONDS)
 
 
 def count_option(given: dict[str, str]) -> int | None:
-    """Returns the value of --count; None if not given. Raises UserError if it is invalid."""
-    return repeat_count("--count", given.get("count"))
+    return whole_option(given, "count", None, 1)
 
 
 def check_options(given: dict[str, str]) -> None:
@@ -119,7 +121,7 @@ def check_options(given: dict[str, str]) -> None:
     filter_option(given)
     DeviceSelection(given.get("device", ""))
     for name, words in (("page", PAGE_NAMES), ("theme", theme_names(given.get("theme"))), ("color", COLORS)):
-        word_option(given, name, words)
+        word_option(given, name, words, None)
 
 
 def device_filter_option(given: dict[str, str], environment: Mapping[str, str]) -> DeviceFilter:
@@ -152,12 +154,9 @@ def check_device_filter(device_filter: DeviceFilter, snapshot: Snapshot) -> None
     if not device_filter.has_cores(snapshot):
         first, last = device_filter.first_core, device_filter.first_core + (device_filter.core_count or 1) - 1
         named = f"{first}" if first == last else f"{first}-{last}"
-        count = len(snapshot.cores) // (
-            device_filter.logical_neuroncore_config or snapshot.instance.logical_neuroncore_config
-        )
-        raise UserError(
-            f"--only-visible: no NeuronCore {named} on this host; it has NeuronCores 0 to {count - 1}", EXIT_NOT_FOUND
-        )
+        lnc = device_filter.logical_neuroncore_config or snapshot.instance.logical_neuroncore_config
+        present = f"it has NeuronCores 0 to {len(snapshot.cores) // lnc - 1}"
+        raise UserError(f"--only-visible: no NeuronCore {named} on this host; {present}", EXIT_NOT_FOUND)
 
 
 def theme_names(theme: str | None) -> tuple[str, ...]:
@@ -172,14 +171,6 @@ def theme_names(theme: str | None) -> tuple[str, ...]:
     if theme not in THEMES and own.problems:
         raise UserError(f"--theme {theme[:40]}: {summarize_problems(own.problems)}", EXIT_USAGE)
     return ("auto", *THEMES)
-
-
-def word_option(given: dict[str, str], name: str, words: tuple[str, ...]) -> str | None:
-    """Returns the value of an option, None if not given. Raises UserError if it is not in `words`."""
-    value = given.get(name)
-    if value is not None and value not in words:
-        raise UserError(f"--{name} {value[:40]}: give one of {', '.join(words)}", EXIT_USAGE)
-    return value
 
 
 def filter_option(given: dict[str, str]) -> str:
@@ -203,7 +194,7 @@ def chosen_theme(saved: str, given: dict[str, str], environment: Mapping[str, st
 
     `auto` becomes light if COLORFGBG shows a light background, else dark.
     """
-    color = word_option(given, "color", COLORS)
+    color = word_option(given, "color", COLORS, None)
     if color == "never" or (color is None and "theme" not in given and environment.get("NO_COLOR")):
         return "mono"
     if saved != "auto":
@@ -211,3 +202,15 @@ def chosen_theme(saved: str, given: dict[str, str], environment: Mapping[str, st
     # rxvt and some other terminals set COLORFGBG to the text and background colour, such as "15;0".
     ground = environment.get("COLORFGBG", "").rpartition(";")[2]
     return "light" if ground in ("7", "15") else "dark"
+
+
+def chosen_glyphs(*, is_ascii: bool) -> Glyphs:
+    """Returns the glyphs for the terminal and its locale; only ASCII characters with `is_ascii`."""
+    from neurontools.views.drawing.glyphs import glyphs_for
+
+    return glyphs_for(is_ascii=is_ascii or not locale_is_utf8(), terminal=os.environ.get("TERM", ""))
+
+
+def is_terminal() -> bool:
+    """Returns whether standard input and output are a terminal that can show a dashboard."""
+    return os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "") not in ("", "dumb")
