@@ -44,6 +44,7 @@ from neurontools.driver.environment import (
     NUM_CORES,
     PROFILE_RUN,
     PROFILE_STEPS,
+    SUMMARY_DIRECTORY,
     VISIBLE_CORES,
 )
 from neurontools.driver.neuron_runtime import InvalidProfileSteps, parse_profile_steps, parse_visible_cores
@@ -156,9 +157,9 @@ def _run_neuron_run(arguments: list[str]) -> int:
         elif named is not None:
             environment[socket_path.VARIABLE] = named
         directory = stack.enter_context(_private_directory())
-        environment.pop(summary.DIRECTORY, None)
+        environment.pop(SUMMARY_DIRECTORY, None)
         if directory is not None:
-            environment[summary.DIRECTORY] = str(directory)
+            environment[SUMMARY_DIRECTORY] = str(directory)
         poll: Callable[[], None] = _no_poll
         if longest_wait_seconds is not None:
             from neurontools.cli.run.wait import CoreQueueTurn

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from neurontools.cli.run import summary
+from neurontools.driver.environment import SUMMARY_DIRECTORY
 from neurontools.util.command_lifecycle import run_command, write_stderr, write_text
 from neurontools.util.errors import EXIT_USAGE, UserError
 
@@ -64,7 +65,7 @@ def _compile_graphs(command: list[str], directory: str) -> int:
         **os.environ,
         "NEURON_EXTRACT_GRAPHS_ONLY": "1",
         "NEURONTOOLS_RUNTIME": "1",
-        summary.DIRECTORY: directory,
+        SUMMARY_DIRECTORY: directory,
     }
     try:
         exit_code = subprocess.run(command, env=environment, check=False).returncode

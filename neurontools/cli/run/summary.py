@@ -49,9 +49,6 @@ _MAX_FIELDS = [
 ]
 
 
-DIRECTORY = "NEURONTOOLS_SUMMARY_DIRECTORY"  # tells the runtime where to write the counters of its worker
-
-
 def read_workers(directory: Path | None) -> list[dict[str, Any]]:
     """Returns the last counters of each worker, sorted by rank. After a kill, they may be a second old."""
     found = []

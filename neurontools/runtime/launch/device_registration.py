@@ -74,7 +74,6 @@ class _Guard(_C._acc.DeviceGuard):  # type: ignore[misc]
 
 
 def is_registered() -> bool:
-    """Returns whether the device is registered in this process."""
     return bool(_registered)
 
 
@@ -164,7 +163,6 @@ def _collect(process_executor: Executor, reporter: Reporter) -> None:
 
 
 def executor() -> Executor:
-    """Returns the executor of this process."""
     found = _registered[2]
     if not isinstance(found, Executor):
         raise TypeError(found)

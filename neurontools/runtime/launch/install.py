@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing.spawn
 import os
 import runpy
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from neurontools.runtime.launch import import_hook, summary_files
+from neurontools.driver.environment import SUMMARY_DIRECTORY
+from neurontools.runtime.launch import import_hook
 from neurontools.runtime.launch.device_name import DEVICE_VARIABLE, choose_device_name, explain_other_name
 from neurontools.util.errors import UserError
 from neurontools.util.terminal import escape_controls
@@ -36,8 +39,7 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
             is_registered,
             register_device,
         )
-        from neurontools.runtime.launch.spawned_workers import patch_start_processes, remove_lightning_launchers
-        from neurontools.runtime.launch.summary import AdviceReporter
+        from neurontools.runtime.launch.summary import AdviceReporter, SummaryFile
         from neurontools.runtime.tensors.device import device
         from neurontools.runtime.torch_device.storage_patches import patch_tensor_sharing
     finally:
@@ -52,16 +54,14 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
     explain_other_name(choice)
     patch_tensor_sharing(receive_tensor)
     before_report_hooks.append(AdviceReporter(environment))
-    patch_start_processes(environment)
-    remove_lightning_launchers(environment)
+    _patch_start_processes(environment)
+    _remove_lightning_launchers(environment)
     if not import_hook.is_spawned_worker:
         device.cores  # noqa: B018  (takes the cores now, so that the tools show the process from its start)
     _hook_spawned_processes(device.name)
-    directory = environment.get(summary_files.DIRECTORY)
+    directory = environment.get(SUMMARY_DIRECTORY)
     if directory:
-        from neurontools.runtime.launch import summary
-
-        summary.write_summaries_to(Path(directory))
+        SummaryFile(Path(directory)).start()
 
 
 def _hook_spawned_processes(name: str) -> None:
@@ -84,6 +84,87 @@ def _hook_spawned_processes(name: str) -> None:
         return command
 
     multiprocessing.spawn.get_command_line = get_command_line
+
+
+def _patch_start_processes(environment: Mapping[str, str]) -> None:
+    """Replaces torch's start_processes by a function that first gives this process's cores back. Call it once.
+
+    Each worker then takes a core by its local rank at its first use of the device. If a tensor of this process is on a
+    core, this process keeps its cores.
+    """
+    import torch.multiprocessing
+
+    from neurontools.runtime.launch.device_registration import release_cores
+
+    # The attribute torch.multiprocessing.spawn is a function, so the module of this name is taken from sys.modules.
+    module: Any = sys.modules["torch.multiprocessing.spawn"]
+    original = module.start_processes
+
+    @functools.wraps(original)
+    def start_processes(
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        nprocs: int = 1,
+        join: bool = True,
+        daemon: bool = False,
+        start_method: str = "spawn",
+        *rest: Any,
+        **named: Any,
+    ) -> Any:
+        release_cores()
+        directory = environment.get(SUMMARY_DIRECTORY)
+        if directory and start_method == "fork":
+            fn = functools.partial(_run_forked_worker, directory, os.getpid(), fn)
+        return original(fn, args, nprocs, join, daemon, start_method, *rest, **named)
+
+    module.start_processes = start_processes
+    torch.multiprocessing.start_processes = start_processes
+
+
+def _run_forked_worker(directory: str, parent_pid: int, fn: Callable[..., Any], *arguments: Any) -> Any:
+    """Runs the function of a forked worker and starts to write the worker's summary for neuron-run."""
+    if os.getpid() != parent_pid:
+        from neurontools.runtime.launch.summary import SummaryFile
+
+        SummaryFile(Path(directory)).start()
+    return fn(*arguments)
+
+
+_STRATEGIES = (
+    ("fabric", "xla", "XLAStrategy"),
+    ("fabric", "xla_fsdp", "XLAFSDPStrategy"),
+    ("pytorch", "xla", "XLAStrategy"),
+)
+
+
+def _remove_lightning_launchers(environment: Mapping[str, str]) -> None:
+    """Keeps Lightning's XLA strategies from starting workers in a process that torchrun or neuron-run started.
+
+    By default, these strategies always start workers. A worker of torchrun would start another worker and wait for it.
+    Without a launcher, the strategies train in this process, and `Fabric.launch()` needs no function. Call this once.
+    """
+    from neurontools.runtime.torch_device.torch_patches import on_import
+
+    for part, module, strategy in _STRATEGIES:
+        change = _without_launcher(strategy, environment)
+        for package in (f"lightning.{part}", {"fabric": "lightning_fabric", "pytorch": "pytorch_lightning"}[part]):
+            on_import(f"{package}.strategies.{module}", change)
+
+
+def _without_launcher(strategy: str, environment: Mapping[str, str]) -> Callable[[Any], None]:
+    def change(module: Any) -> None:
+        launcher_strategy = getattr(module, strategy, None)
+        if launcher_strategy is None:
+            return
+        configure = launcher_strategy._configure_launcher
+
+        def configure_launcher(self: Any) -> None:
+            if "RANK" not in environment:
+                configure(self)
+
+        launcher_strategy._configure_launcher = configure_launcher
+
+    return change
 
 
 def receive_tensor(value: Tensor, where: str, requires_grad: bool, is_parameter: bool) -> Tensor:

@@ -1,11 +1,16 @@
-"""Builds the summary of this training process for neuron-run, and derives advice for the script from it."""
+"""Builds the summary of this training process, writes it to a file for neuron-run, and derives advice from it."""
 
 from __future__ import annotations
 
+import atexit
+import json
+import multiprocessing.util
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Event, Lock, Thread
 from typing import Any
 
 from neurontools.estimate.advice import EVERY_RULE, IGNORED_RULES
@@ -15,13 +20,14 @@ from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import saves, steps
 from neurontools.runtime.execution.steady_state import steady_state
 from neurontools.runtime.launch.device_registration import executor
-from neurontools.runtime.launch.summary_files import SummaryFile
 from neurontools.runtime.launch.training_statistics import hbm_growth, optimizer_memory
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.tensors.buffers import buffers
 from neurontools.runtime.tensors.cores import Reported
 from neurontools.runtime.tensors.device import device
+from neurontools.util.directory import Directory
 
+_FILE_INTERVAL_SECONDS = 1.0
 _MOST_PLACES = 64
 _DEPRECATED = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
 _started = time.perf_counter()
@@ -120,12 +126,70 @@ def _usual_steps() -> dict[str, Any] | None:
     }
 
 
-def write_summaries_to(directory: Path) -> None:
-    """Writes the summary of this process into a directory once a second, as soon as the process has NeuronCores."""
-    SummaryFile(directory, lambda: build_summary() if device.acquired_cores else None).start()
+class SummaryFile:
+    """Writes the summary of this process to a file once a second in its own thread, until the process ends.
+
+    While the process has no NeuronCores, there is no file. If the process is killed, the file is at most a second old.
+    An error, such as a full disk, does not stop the training. A forked child writes nothing.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._pid = os.getpid()
+        self._directory = directory
+        self._write_lock = Lock()
+        self._ended = Event()
+        self._is_there = False
+
+    def start(self) -> None:
+        """Starts the thread. If the system refuses a thread, the file is written only when the process ends."""
+        atexit.register(self._end)
+        if multiprocessing.parent_process() is not None:  # multiprocessing workers skip atexit functions
+            multiprocessing.util.Finalize(None, self._end, exitpriority=0)
+        try:
+            Thread(target=self._run, name="neurontools-summary", daemon=True).start()
+        except RuntimeError:
+            return
+
+    def _run(self) -> None:
+        self._write(has_ended=False)
+        while not self._ended.wait(_FILE_INTERVAL_SECONDS):
+            self._write(has_ended=False)
+
+    def _end(self) -> None:
+        if os.getpid() == self._pid and not self._ended.is_set():
+            self._ended.set()
+            self._write(has_ended=True)
+
+    def _write(self, *, has_ended: bool) -> None:
+        with self._write_lock:
+            if self._ended.is_set() and not has_ended:
+                return
+            try:
+                name = f"{self._pid}.json"
+                if not device.acquired_cores:
+                    if self._is_there:  # the file is outdated: this process gave its cores to workers
+                        with Directory.open(self._directory) as directory:
+                            directory.remove(name)
+                        self._is_there = False
+                    return
+                document = build_summary() | {"has_ended": has_ended, "failure": _failure() if has_ended else None}
+                with Directory.open(self._directory) as directory:
+                    directory.replace(name, json.dumps(document).encode(), 0o600)
+                self._is_there = True
+            except Exception:  # no error may stop the training; the next second tries again
+                return
 
 
-_INTERVAL_SECONDS = 10.0
+def _failure() -> str | None:
+    """Returns the text of the exception that ends this process. None for a normal end or sys.exit."""
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        return None
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+_ADVICE_INTERVAL_SECONDS = 10.0
 _MIN_STEPS = 20  # steps before the rules are first evaluated: early steps may not be typical
 _MAX_LOCK_WAIT_SECONDS = 0.05  # longest wait for the runtime's lock; after a time-out, the next report tries again
 _RULES_OF_WHOLE_RUNS = frozenset({"outside-loop"})  # not applied during a run, because it starts outside the loop
@@ -140,7 +204,7 @@ class AdviceReporter:
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._ignored = _RULES_OF_WHOLE_RUNS.union(environment.get(IGNORED_RULES, "").split(","))
-        self._next_seconds = time.monotonic() + _INTERVAL_SECONDS
+        self._next_seconds = time.monotonic() + _ADVICE_INTERVAL_SECONDS
         self._evaluated_steps = 0
 
     def __call__(self, reporter: Reporter) -> None:
@@ -154,7 +218,7 @@ class AdviceReporter:
             counted = build_summary()
         finally:
             buffers.lock.release()
-        self._next_seconds, self._evaluated_steps = now_seconds + _INTERVAL_SECONDS, steps.steps_total
+        self._next_seconds, self._evaluated_steps = now_seconds + _ADVICE_INTERVAL_SECONDS, steps.steps_total
         from neurontools.estimate.rules import find_advice
 
         workers = int(os.environ.get("WORLD_SIZE", "1") or 1)

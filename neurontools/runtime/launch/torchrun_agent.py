@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from neurontools.runtime.launch.summary_files import DIRECTORY
+from neurontools.driver.environment import SUMMARY_DIRECTORY
 from neurontools.runtime.reporting.stderr_lines import write_stderr_line
-from neurontools.util.signals import PARENT_PID_VARIABLE as ENDS_WITH
-from neurontools.util.signals import die_with_neuron_run
+from neurontools.util.signals import PARENT_PID_VARIABLE, die_with_neuron_run
 
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _THREADS = "OMP_NUM_THREADS"
@@ -27,17 +26,16 @@ _THREADS = "OMP_NUM_THREADS"
 def main(arguments: list[str]) -> int:
     """Runs the workers. Returns 0, or the exit code of the worker that failed first: 128 + N if signal N killed it."""
     die_with_neuron_run(os.environ)
-    os.environ[ENDS_WITH] = str(os.getpid())  # workers end when this process ends
+    os.environ[PARENT_PID_VARIABLE] = str(os.getpid())  # workers end when this process ends
     count, *target = arguments
     run, failed, signalled = _import_torchrun()
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     cpus = len(os.sched_getaffinity(0))
     os.environ.setdefault(_THREADS, str(max(1, cpus // int(count))))
-    command = ["--standalone", "--nproc-per-node", count, "-m", "neurontools.runtime", *target]
     try:
-        run.run(run.parse_args(command))
+        run.run(run.parse_args(["--standalone", "--nproc-per-node", count, "-m", "neurontools.runtime", *target]))
     except failed as error:
-        rank, failure = root_cause(error.failures, _exceptions_by_pid(os.environ.get(DIRECTORY)))
+        rank, failure = root_cause(error.failures, _exceptions_by_pid(os.environ.get(SUMMARY_DIRECTORY)))
         # `apart`, because a worker that was killed while it printed a traceback has left an unfinished line.
         write_stderr_line(f"neuron-run: {_failure_line(rank, failure, int(count))}", apart=True)
         exit_code = int(failure.exitcode)

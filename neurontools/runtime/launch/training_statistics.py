@@ -80,7 +80,6 @@ class HbmGrowth:
     _most_bytes: int = 0
 
     def record_step(self) -> None:
-        """Records the HBM in use after a step."""
         used_bytes = sum(buffers.account_of(core).total_bytes for core in device.acquired_cores)
         if self.warm_bytes is None:
             if steps.steps_total < WARM_UP_STEPS:
