@@ -41,7 +41,6 @@ class ReportTraining(GeneralTracker):  # type: ignore[misc]
 
     def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
         """Adds the number under "samples" to the count of the next step. Ignores other values."""
-        del step
         samples = values.get("samples")
         if isinstance(samples, int):
             self._samples = (self._samples or 0) + samples

@@ -29,9 +29,9 @@ class ReportTraining(TrainerCallback):  # type: ignore[misc]
             self._hook = model.register_forward_pre_hook(self._count_batch, with_kwargs=True)
 
     def _count_batch(self, module: Any, arguments: Any, keywords: Any) -> None:
-        found = count_samples(keywords)
-        if module.training and (found or count_samples(arguments)):
-            self._samples = (self._samples or 0) + (found or count_samples(arguments) or 0)
+        found = count_samples(keywords) or count_samples(arguments)
+        if module.training and found:
+            self._samples = (self._samples or 0) + found
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Ends the input wait: the batches of the step are loaded."""

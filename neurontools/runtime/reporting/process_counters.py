@@ -7,7 +7,7 @@ unchanged, except that `end_execution` still marks the execution as ended.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Literal
@@ -267,13 +267,7 @@ class ProcessCounters:
     def set_advice(self, advice: Sequence[ScriptAdvice]) -> None:
         """Sets the advice for the script, largest effect first. Keeps MOST_ADVICE items and truncates long texts."""
         self._advice = tuple(
-            ScriptAdvice(
-                truncate_for_protobuf(each.rule, LONGEST_ADVICE),
-                truncate_for_protobuf(each.measured, LONGEST_ADVICE),
-                None if each.place is None else truncate_for_protobuf(each.place, LONGEST_ADVICE),
-                truncate_for_protobuf(each.fix, LONGEST_ADVICE),
-                truncate_for_protobuf(each.effect, LONGEST_ADVICE),
-            )
+            ScriptAdvice(*(text and truncate_for_protobuf(text, LONGEST_ADVICE) for text in astuple(each)))
             for each in advice[:MOST_ADVICE]
         )
 

@@ -62,32 +62,6 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(before=fork_lock.acquire, after_in_parent=fork_lock.release, after_in_child=_after_fork_in_child)
 
 
-class ExitFlush:
-    """Requests reports of errors, and waits for the last of these reports when the process ends.
-
-    Each request is a queue. The reporter's thread puts True into the queue if the report arrived, else False.
-    """
-
-    def __init__(self, requests: SimpleQueue[SimpleQueue[bool] | None]) -> None:
-        self._requests = requests
-        self._answer: SimpleQueue[bool] | None = None
-        self.has_unreported_error = False
-
-    def request_report(self) -> None:
-        """Requests a report, unless an earlier request is still unanswered."""
-        if self._answer is None or not self._answer.empty():
-            self._answer = SimpleQueue()
-            self._requests.put(self._answer)
-
-    def wait_for_report(self) -> None:
-        """Waits at most EXIT_FLUSH_SECONDS until the daemon has a report of all errors."""
-        if self.has_unreported_error:
-            self.request_report()
-        if self._answer is not None and self._answer.empty():
-            with suppress(Empty):
-                self._answer.put(self._answer.get(timeout=EXIT_FLUSH_SECONDS))
-
-
 class Reporter:
     """Holds the NeuronCores of this process and reports its activity once an interval, from its own thread.
 
@@ -128,8 +102,10 @@ class Reporter:
         self._interval_seconds = DEFAULT_INTERVAL_SECONDS
         self._report_at_seconds: float | None = None
         self._connection: DaemonConnection | None = None
-        self._report_requests: SimpleQueue[SimpleQueue[bool] | None] = SimpleQueue()  # None ends the thread
-        self._exit_flush = ExitFlush(self._report_requests)
+        # The thread answers a request for a report by True if the report arrived, else by False. None ends the thread.
+        self._report_requests: SimpleQueue[SimpleQueue[bool] | None] = SimpleQueue()
+        self._error_report: SimpleQueue[bool] | None = None  # the latest request for a report of an error
+        self._has_unreported_error = False
         self._warned: set[str] = set()
         self._collect: Callable[[Reporter], None] | None = None
         self._is_open = True
@@ -224,9 +200,9 @@ class Reporter:
     def error(self, kind: ErrorKind) -> None:
         """Records an error. A hardware error is reported immediately, any other error by the next report or `close`."""
         self._queue.append(self._counters.add_error, kind)
-        self._exit_flush.has_unreported_error = True
+        self._has_unreported_error = True
         if kind == ErrorKind.HARDWARE and self._is_open:
-            self._exit_flush.request_report()
+            self._request_error_report()
 
     def set_training(self, counters: TrainingCounters, operators: tuple[OperatorTime, ...] = ()) -> None:
         """Sets the training counters and the times by operator. No counter may decrease."""
@@ -257,7 +233,7 @@ class Reporter:
         Waits at most a second for the report of an error that the daemon does not have yet.
         """
         if self._is_open:
-            self._exit_flush.wait_for_report()
+            self._wait_for_error_report()
         with fork_lock:  # no thread opens a connection after this block
             if not self._is_open:
                 return
@@ -274,6 +250,20 @@ class Reporter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _request_error_report(self) -> None:
+        """Requests a report, unless the previous request is still unanswered."""
+        if self._error_report is None or not self._error_report.empty():
+            self._error_report = SimpleQueue()
+            self._report_requests.put(self._error_report)
+
+    def _wait_for_error_report(self) -> None:
+        """Waits at most EXIT_FLUSH_SECONDS until the daemon has a report of all errors."""
+        if self._has_unreported_error:
+            self._request_error_report()
+        if self._error_report is not None and self._error_report.empty():
+            with suppress(Empty):
+                self._error_report.put(self._error_report.get(timeout=EXIT_FLUSH_SECONDS))
 
     def _start(self, *, is_daemon_required: bool) -> None:
         """Attaches and starts the reporter's thread.
@@ -346,7 +336,7 @@ class Reporter:
         if connection is None:
             return  # the reporter was closed in the meantime
         self._run_collect()
-        self._exit_flush.has_unreported_error = False
+        self._has_unreported_error = False
         with self._queue.drained():
             now_seconds = self._clock()
             report = self._counters.build_report(len(self.cores), now_seconds, self._unix_clock() - now_seconds)
@@ -370,10 +360,9 @@ class Reporter:
         elif isinstance(error, RpcError):
             if error.code == Status.UNAUTHENTICATED and self._connection is not None:
                 self._connection.close()
-            elif error.code == Status.RESOURCE_EXHAUSTED:
-                self._warn_once("memory", f"the monitor daemon refuses what this process reports: {error.details}")
-            elif error.code == Status.INVALID_ARGUMENT:
-                self._warn_once("invalid", f"the monitor daemon refuses what this process reports: {error.details}")
+            elif error.code in (Status.RESOURCE_EXHAUSTED, Status.INVALID_ARGUMENT):
+                text = f"the monitor daemon refuses what this process reports: {error.details}"
+                self._warn_once(str(error.code), text)
 
     def _attach(self, timeout_seconds: float) -> None:
         """Attaches to the first daemon that answers. Later attaches use only the socket of that daemon."""

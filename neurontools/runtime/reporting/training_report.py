@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from threading import Lock
 from typing import Any, TypeVar
@@ -39,42 +39,34 @@ class TrainingLog:
 
     def add_step(self, samples: int | None) -> None:
         """Counts an optimizer step; `samples` is the number of samples that this process put into it."""
-        with self._lock:
-            now = self._counters
-            total = now.samples_total if samples is None else (now.samples_total or 0) + samples
-            self._counters = replace(
-                now, steps_total=now.steps_total + 1, samples_total=total, last_step_at_seconds=time.monotonic()
-            )
+        self._change({"steps_total": 1, "samples_total": samples}, last_step_at_seconds=time.monotonic())
 
     def add_input_wait(self, seconds: float) -> None:
         """Adds the time that the script waited for a batch."""
-        with self._lock:
-            now = self._counters
-            self._counters = replace(now, input_wait_seconds_total=(now.input_wait_seconds_total or 0.0) + seconds)
+        self._change({"input_wait_seconds_total": seconds})
 
     @contextmanager
     def checkpoint(self) -> Iterator[None]:
         """Counts the time of the block as the writing of a checkpoint, unless the block raises."""
         began = time.perf_counter()
-        with self._lock:
-            self._counters = replace(self._counters, checkpointing_since_seconds=time.monotonic())
+        self._change({}, checkpointing_since_seconds=time.monotonic())
         try:
             yield
             self.add_checkpoint(time.perf_counter() - began)
         finally:
-            with self._lock:
-                self._counters = replace(self._counters, checkpointing_since_seconds=None)
+            self._change({}, checkpointing_since_seconds=None)
 
     def add_checkpoint(self, seconds: float | None) -> None:
         """Counts a checkpoint; `seconds` is None if its duration is unknown."""
+        self._change({"checkpoints_total": 1, "checkpoint_seconds_total": seconds})
+
+    def _change(self, amounts: Mapping[str, float | None], **times: Any) -> None:
+        """Adds the amounts that are known to counters, and sets times."""
         with self._lock:
-            now = self._counters
-            total_seconds = (
-                now.checkpoint_seconds_total if seconds is None else (now.checkpoint_seconds_total or 0.0) + seconds
-            )
-            self._counters = replace(
-                now, checkpoints_total=(now.checkpoints_total or 0) + 1, checkpoint_seconds_total=total_seconds
-            )
+            before = self._counters
+            added = {name: amount for name, amount in amounts.items() if amount is not None}
+            totals: dict[str, Any] = {name: (getattr(before, name) or 0) + amount for name, amount in added.items()}
+            self._counters = replace(before, **totals, **times)
 
 
 training_log = TrainingLog()
@@ -131,11 +123,9 @@ class TrainingReport:
             training_log.add_input_wait(time.perf_counter() - began)
             yield batch
 
-    @contextmanager
-    def checkpoint(self) -> Iterator[None]:
+    def checkpoint(self) -> AbstractContextManager[None]:
         """Counts the time of the block as the writing of a checkpoint, unless the block raises."""
-        with training_log.checkpoint():
-            yield
+        return training_log.checkpoint()
 
     def flush(self) -> bool:
         """Waits until the daemon has a report of everything so far; returns False at the time-out."""
