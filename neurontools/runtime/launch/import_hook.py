@@ -72,11 +72,17 @@ _ALTERNATIVES = {
     "neuronx_distributed": "tensor and data parallelism of neuronx_distributed.parallel_layers",
 }
 _ALIASES = {
+    "torch_xla._internal.tpu": "torch_xla._internal",
     "torch_xla.amp.syncfree.adam": "torch_xla.amp.syncfree",
     "torch_xla.amp.syncfree.adamw": "torch_xla.amp.syncfree",
     "torch_xla.amp.syncfree.sgd": "torch_xla.amp.syncfree",
+    "torch_xla.core.xla_env_vars": "torch_xla.core",
+    "torch_xla.distributed.fsdp.state_dict_utils": "torch_xla.distributed.fsdp",
+    "torch_xla.distributed.fsdp.utils": "torch_xla.distributed.fsdp",
     "torch_xla.experimental.pjrt_backend": "torch_xla.distributed.xla_backend",
     "torch_xla.experimental.scan_layers": "torch_xla.experimental.scan",
+    "torch_xla.test.test_utils": "torch_xla.test",
+    "torch_xla.utils.utils": "torch_xla.utils",
     "torch_neuronx.xla_impl.ops": "torch_neuronx.xla_impl",
     "neuronx_distributed.parallel_layers.random": "neuronx_distributed.parallel_layers.parallel_state",
     "neuronx_distributed.utils.model_utils": "neuronx_distributed.utils",
@@ -266,8 +272,10 @@ def _supported_modules(package: str) -> list[str]:
     root = Path(_DIRECTORY)
     files = sorted((root / package).rglob("*.py"))
     names = (".".join(file.relative_to(root).with_suffix("").parts) for file in files)
-    supported = [name for name in names if not name.endswith("__init__") and "._" not in name]
-    return sorted([*supported, *(name for name in _ALIASES if name.startswith(f"{package}."))]) or [package]
+    aliases = (name for name in _ALIASES if name.startswith(f"{package}."))
+    return sorted(name for name in (*names, *aliases) if "._" not in name and not name.endswith("__init__")) or [
+        package
+    ]
 
 
 def warn_of_other_torch(version: str) -> None:

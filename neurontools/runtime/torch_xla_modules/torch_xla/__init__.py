@@ -29,7 +29,6 @@ def device(index: int | None = None) -> torch.device:
 
 
 def devices() -> list[torch.device]:
-    """Returns all devices of this process."""
     return [torch.device(_device.name, i) for i in range(len(_device.cores))]
 
 
@@ -65,7 +64,6 @@ def compile(  # noqa: A001  (the name of torch_xla)
     num_different_graphs_allowed: int | None = None,
 ) -> Any:
     """Wraps a function so that its operators become one graph, executed when the function returns."""
-    del full_graph, name, num_different_graphs_allowed
 
     def wrapped(*arguments: Any, **keywords: Any) -> Any:
         sync()

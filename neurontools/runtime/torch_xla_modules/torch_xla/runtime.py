@@ -10,7 +10,6 @@ from neurontools.runtime.tensors.device import device
 
 
 def device_type() -> str:
-    """Returns the device type of all processes, NEURON."""
     return "NEURON"
 
 
@@ -24,23 +23,12 @@ def set_device_type(pjrt_device: str) -> None:
 
 
 def get_num_cached_compilation_graph() -> int:
-    """Returns the number of compiled graphs in this process."""
     return len(executor().programs)
 
 
 def world_size() -> int:
     """Returns the number of processes of the job; each has one device."""
     return ensure_world()
-
-
-def process_count() -> int:
-    """Returns the number of processes of the job."""
-    return ensure_world()
-
-
-def process_index() -> int:
-    """Returns the rank of this process."""
-    return global_ordinal()
 
 
 def global_ordinal() -> int:
@@ -55,7 +43,6 @@ def local_ordinal() -> int:
 
 
 def local_process_count() -> int:
-    """Returns the number of processes of the job on this host."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
 
 
@@ -74,6 +61,8 @@ def addressable_device_count() -> int:
     return len(device.cores)
 
 
+process_count = world_size
+process_index = global_ordinal
 local_device_count = addressable_device_count
 addressable_runtime_device_count = addressable_device_count
 global_runtime_device_count = global_device_count
@@ -101,5 +90,4 @@ def get_master_ip() -> str:
 
 def initialize_cache(path: str, readonly: bool = False) -> None:
     """Sets the directory of the compile cache, as NEURON_COMPILE_CACHE_URL does."""
-    del readonly
     os.environ["NEURON_COMPILE_CACHE_URL"] = path

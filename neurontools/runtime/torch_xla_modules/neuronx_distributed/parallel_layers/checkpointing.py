@@ -10,15 +10,17 @@ import torch_xla.core.xla_model as xm
 from torch_xla.utils import serialization
 
 from . import parallel_state
+from .utils import refuse_keywords
 
 
 def save(
     state_dict: dict[str, Any], output_dir: str, save_serially: bool = True, save_xser: bool = False, **unknown: Any
 ) -> None:
-    """Saves a state dictionary and waits for all ranks. Among ranks with the same weights, only the first writes."""
-    del save_serially  # unused, because each rank has its own file
-    if unknown:
-        raise NotImplementedError(f"checkpointing.save({next(iter(unknown))}=…) is not part of the simulated runtime")
+    """Saves a state dictionary and waits for all ranks. Among ranks with the same weights, only the first writes.
+
+    Ignores `save_serially`, because each rank has its own file.
+    """
+    refuse_keywords("checkpointing.save", unknown)
     xm.mark_step()
     if parallel_state.get_data_parallel_rank() == 0:
         path = _path(output_dir)

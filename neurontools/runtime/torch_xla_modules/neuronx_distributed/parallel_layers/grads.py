@@ -7,16 +7,15 @@ from typing import Any
 
 import torch
 import torch_xla.core.xla_model as xm
+from torch import Tensor
+from torch_xla.distributed.fsdp.xla_fully_sharded_data_parallel import clip_gradients
 
 from . import parallel_state
 from .utils import param_is_not_tensor_parallel_duplicate
 
-Tensor = torch.Tensor
-
 
 def bucket_allreduce_gradients(grads_list: Iterable[Tensor], **hints: Any) -> None:
     """Averages gradients over the data-parallel ranks, in place."""
-    del hints
     listed = list(grads_list)
     size = parallel_state.get_data_parallel_size()
     if listed and size > 1:
@@ -42,19 +41,10 @@ def allreduce_sequence_parallel_gradients(optimizer: torch.optim.Optimizer) -> N
 @torch.no_grad()
 def clip_grad_norm(parameters: Any, max_norm: float, norm_type: float = 2, **hints: Any) -> Tensor:
     """Scales gradients so that their norm over the whole model is at most `max_norm`. Returns the unscaled norm."""
-    del hints
     listed: list[Any] = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     with_gradient = [parameter for parameter in listed if parameter.grad is not None]
     counted = [parameter.grad for parameter in with_gradient if param_is_not_tensor_parallel_duplicate(parameter)]
     groups = parallel_state.get_tensor_model_parallel_replica_groups()
-    norms = [torch.linalg.vector_norm(gradient.float(), norm_type) for gradient in counted]
-    each = torch.stack(norms) if norms else torch.zeros(1, device=xm.xla_device())
-    if norm_type == float("inf"):
-        total = xm.all_reduce(xm.REDUCE_MAX, each.max(), groups=groups)
-    else:
-        total = xm.all_reduce(xm.REDUCE_SUM, (each**norm_type).sum(), groups=groups) ** (1.0 / norm_type)
-    factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
-    for parameter in with_gradient:
-        parameter.grad.mul_(factor.to(parameter.grad.dtype))
-    norm: Tensor = total
+    gradients = [parameter.grad for parameter in with_gradient]
+    norm: Tensor = clip_gradients(gradients, counted, max_norm, norm_type, groups)
     return norm

@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional
-from torch import nn
+from torch import Tensor, nn
 
 from . import mappings, parallel_state
-from .utils import divide
+from .utils import divide, refuse_keywords
 from .utils import param_is_not_tensor_parallel_duplicate as param_is_not_tensor_parallel_duplicate
 from .utils import set_tensor_model_parallel_attributes as set_tensor_model_parallel_attributes
 
-Tensor = torch.Tensor
 Init = Callable[[Tensor], Any]
 
 
@@ -28,8 +27,7 @@ def _default_init(weight: Tensor) -> Tensor:
 
 
 def _part(whole: Tensor, dim: int, device: Any) -> nn.Parameter:
-    size, rank = parallel_state.get_tensor_model_parallel_size(), parallel_state.get_tensor_model_parallel_rank()
-    parameter = nn.Parameter(whole.detach().chunk(size, dim)[rank].clone().to(device))
+    parameter = nn.Parameter(mappings._part(whole.detach(), dim).to(device))
     set_tensor_model_parallel_attributes(parameter, True, dim)
     return parameter
 
@@ -54,14 +52,9 @@ class _ParallelLinear(nn.Module):
         **unknown: Any,
     ) -> None:
         super().__init__()
-        if unknown or stride != 1:
-            name = next(iter(unknown), "stride")
-            raise NotImplementedError(
-                f"{type(self).__name__}({name}=…) is not part of the simulated runtime; leave it out"
-            )
+        refuse_keywords(type(self).__name__, [*unknown, "stride"] if stride != 1 else unknown)
         self.input_size, self.output_size = input_size, output_size
         self.sequence_parallel_enabled = sequence_parallel_enabled
-        divide((output_size, input_size)[self.cut_dim], parallel_state.get_tensor_model_parallel_size())
         whole = torch.empty(output_size, input_size, dtype=dtype, device="cpu")
         (init_method or _default_init)(whole)
         self.weight = _part(whole, self.cut_dim, device)
@@ -93,7 +86,6 @@ class ColumnParallelLinear(_ParallelLinear):
         return _part(values, 0, device)
 
     def forward(self, value: Tensor) -> Tensor:
-        """Returns the outputs of this rank, or all outputs with `gather_output`."""
         if self.sequence_parallel_enabled:
             whole = mappings.gather_from_sequence_parallel_region(value)
         else:
@@ -118,11 +110,10 @@ class RowParallelLinear(_ParallelLinear):
         self.input_size_per_partition = self.weight.shape[1]
 
     def _bias(self, values: Tensor, device: Any) -> nn.Parameter:
-        parameter: Any = nn.Parameter(values.to(device))
+        parameter = nn.Parameter(values.to(device))
         if self.sequence_parallel_enabled:
-            parameter.sequence_parallel_enabled = True
-        whole: nn.Parameter = parameter
-        return whole
+            parameter.sequence_parallel_enabled = True  # type: ignore[attr-defined]
+        return parameter
 
     def forward(self, value: Tensor) -> Tensor:
         """Returns the outputs, the same on all ranks; with sequence parallelism, this rank's shard."""
@@ -149,10 +140,7 @@ class ParallelEmbedding(nn.Module):
         **unknown: Any,
     ) -> None:
         super().__init__()
-        if unknown:
-            raise NotImplementedError(
-                f"ParallelEmbedding({next(iter(unknown))}=…) is not part of the simulated runtime; leave it out"
-            )
+        refuse_keywords("ParallelEmbedding", unknown)
         size = divide(num_embeddings, parallel_state.get_tensor_model_parallel_size())
         self.start_index = parallel_state.get_tensor_model_parallel_rank() * size
         self.end_index = self.start_index + size
@@ -166,7 +154,6 @@ class ParallelEmbedding(nn.Module):
         self.weight = _part(whole, 0, device)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Returns the embedding of each word, the same on all ranks."""
         is_elsewhere = (words < self.start_index) | (words >= self.end_index)
         own = (words - self.start_index).masked_fill(is_elsewhere, 0)
         rows = nn.functional.embedding(own, self.weight)

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch_xla.core.xla_model as xm
+from torch import Tensor
 
 from . import parallel_state
 from .mappings import reduce_from_tensor_model_parallel_region
-
-Tensor = torch.Tensor
+from .utils import refuse_keywords
 
 
 def parallel_cross_entropy(
     vocab_parallel_logits: Tensor, target: Tensor, label_smoothing: float = 0.0, **unknown: Any
 ) -> Tensor:
     """Returns the cross entropy of each target. Each rank passes the logits of its shard of the vocabulary."""
-    if unknown:
-        raise NotImplementedError(
-            f"parallel_cross_entropy({next(iter(unknown))}=…) is not part of the simulated runtime; leave it out"
-        )
+    refuse_keywords("parallel_cross_entropy", unknown)
     logits = vocab_parallel_logits
     groups = parallel_state.get_tensor_model_parallel_replica_groups()
     largest = xm.all_reduce(xm.REDUCE_MAX, logits.detach().amax(-1), groups=groups)

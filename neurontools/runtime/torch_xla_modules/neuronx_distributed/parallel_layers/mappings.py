@@ -6,16 +6,18 @@ its gradient to all ranks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import torch
 import torch_xla.core.xla_model as xm
+from torch import Tensor
 from torch.autograd import Function
 
 from . import parallel_state
 from .utils import divide
 
-Tensor = torch.Tensor
+Map = Callable[[Tensor], Tensor]
 
 
 def _reduced_in_place(value: Tensor) -> Tensor:
@@ -25,8 +27,7 @@ def _reduced_in_place(value: Tensor) -> Tensor:
 
 
 def _part(value: Tensor, dim: int) -> Tensor:
-    size = parallel_state.get_tensor_model_parallel_size()
-    length = divide(value.shape[dim], size)
+    length = divide(value.shape[dim], parallel_state.get_tensor_model_parallel_size())
     return value.narrow(dim, parallel_state.get_tensor_model_parallel_rank() * length, length).clone()
 
 
@@ -45,97 +46,58 @@ def _added_part(value: Tensor, dim: int) -> Tensor:
     return part
 
 
-class _Copied(Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        return value.view_as(value)
+class _Mapped(Function):
+    """Applies one function to a value, and another function to its gradient."""
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return _reduced_in_place(gradients[0].clone())
-
-
-class _Reduced(Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        ctx.mark_dirty(value)
-        return _reduced_in_place(value)
+    def forward(ctx: Any, value: Tensor, map_value: Map, map_gradient: Map) -> Tensor:
+        ctx.map_gradient = map_gradient
+        result = map_value(value)
+        if result is value:
+            ctx.mark_dirty(value)
+        return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0]
+        return ctx.map_gradient(gradients[0]), None, None
 
 
-class _Scattered(Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, dim: int) -> Tensor:
-        ctx.dim = dim
-        return _part(value, dim)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return _joined(gradients[0], ctx.dim), None
-
-
-class _Gathered(Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, dim: int, is_shared_after: bool) -> Tensor:
-        ctx.dim, ctx.is_shared_after = dim, is_shared_after
-        return _joined(value, dim)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        back = _added_part if ctx.is_shared_after else _part
-        return back(gradients[0], ctx.dim), None, None
-
-
-class _ReduceScattered(Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        return _added_part(value, 0)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return _joined(gradients[0], 0)
+def _mapped(value: Tensor, map_value: Map, map_gradient: Map) -> Tensor:
+    result: Tensor = _Mapped.apply(value, map_value, map_gradient)  # type: ignore[no-untyped-call]
+    return result
 
 
 def copy_to_tensor_model_parallel_region(value: Tensor) -> Tensor:
     """Returns the value unchanged. Backward sums its gradient over the tensor-parallel ranks."""
-    result: Tensor = _Copied.apply(value)  # type: ignore[no-untyped-call]
-    return result
+    return _mapped(value, lambda given: given.view_as(given), lambda gradient: _reduced_in_place(gradient.clone()))
 
 
 def reduce_from_tensor_model_parallel_region(value: Tensor) -> Tensor:
     """Sums a value over the tensor-parallel ranks, in place. Backward passes the gradient on unchanged."""
-    result: Tensor = _Reduced.apply(value)  # type: ignore[no-untyped-call]
-    return result
+    return _mapped(value, _reduced_in_place, lambda gradient: gradient)
 
 
 def scatter_to_tensor_model_parallel_region(value: Tensor) -> Tensor:
     """Returns this rank's shard along the last dimension."""
-    result: Tensor = _Scattered.apply(value, -1)  # type: ignore[no-untyped-call]
-    return result
+    return _mapped(value, partial(_part, dim=-1), partial(_joined, dim=-1))
 
 
 def gather_from_tensor_model_parallel_region(value: Tensor) -> Tensor:
     """Concatenates the shards of all ranks along the last dimension."""
-    result: Tensor = _Gathered.apply(value, -1, False)  # type: ignore[no-untyped-call]
-    return result
+    return _mapped(value, partial(_joined, dim=-1), partial(_part, dim=-1))
 
 
 def scatter_to_sequence_parallel_region(value: Tensor) -> Tensor:
     """Returns this rank's shard along the first dimension."""
-    result: Tensor = _Scattered.apply(value, 0)  # type: ignore[no-untyped-call]
-    return result
+    return _mapped(value, partial(_part, dim=0), partial(_joined, dim=0))
 
 
 def gather_from_sequence_parallel_region(value: Tensor, to_model_parallel: bool = True) -> Tensor:
     """Concatenates the shards along the first dimension. Set `to_model_parallel` if a tensor-parallel layer follows."""
-    result: Tensor = _Gathered.apply(value, 0, to_model_parallel)  # type: ignore[no-untyped-call]
-    return result
+    map_gradient = _added_part if to_model_parallel else _part
+    return _mapped(value, partial(_joined, dim=0), partial(map_gradient, dim=0))
 
 
 def reduce_scatter_to_sequence_parallel_region(value: Tensor) -> Tensor:
     """Sums a value over the ranks and returns this rank's shard along the first dimension."""
-    result: Tensor = _ReduceScattered.apply(value)  # type: ignore[no-untyped-call]
-    return result
+    return _mapped(value, partial(_added_part, dim=0), partial(_joined, dim=0))

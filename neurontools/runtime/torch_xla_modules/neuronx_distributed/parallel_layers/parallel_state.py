@@ -36,7 +36,6 @@ def initialize_model_parallel(
 ) -> None:
     """Creates the groups. Raises ValueError if the ranks can't be divided evenly. Ignores `hints`."""
     global _state
-    del hints
     others = {
         "pipeline_model_parallel_size": pipeline_model_parallel_size,
         "context_parallel_size": context_parallel_size,
@@ -60,12 +59,10 @@ def initialize_model_parallel(
 
 
 def model_parallel_is_initialized() -> bool:
-    """Whether `initialize_model_parallel` has created the groups."""
     return _state is not None
 
 
 def destroy_model_parallel() -> None:
-    """Removes the groups that `initialize_model_parallel` created."""
     global _state
     _state = None
 
@@ -107,22 +104,18 @@ def get_data_parallel_group(as_list: bool = False) -> Any:
 
 
 def get_tensor_model_parallel_replica_groups() -> _Groups:
-    """Returns all tensor-parallel groups as lists of ranks."""
     return _groups().tensor
 
 
 def get_data_parallel_replica_groups() -> _Groups:
-    """Returns all data-parallel groups as lists of ranks."""
     return _groups().data
 
 
 def get_tensor_model_parallel_size() -> int:
-    """Returns the number of tensor-parallel ranks."""
     return len(_groups().tensor[0])
 
 
 def get_tensor_model_parallel_rank() -> int:
-    """Returns this rank's position in its tensor-parallel group."""
     return _own(_groups().tensor).index(xm.get_ordinal())
 
 
@@ -132,17 +125,14 @@ def get_tensor_model_parallel_src_rank() -> int:
 
 
 def get_data_parallel_size() -> int:
-    """Returns the number of data-parallel ranks."""
     return len(_groups().data[0])
 
 
 def get_data_parallel_rank() -> int:
-    """Returns this rank's position in its data-parallel group."""
     return _own(_groups().data).index(xm.get_ordinal())
 
 
 def get_data_parallel_src_rank() -> int:
-    """Returns the first rank of this rank's data-parallel group."""
     return _own(_groups().data)[0]
 
 

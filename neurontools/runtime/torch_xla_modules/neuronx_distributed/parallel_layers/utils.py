@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..utils import move_model_to_device as move_model_to_device
 
-Tensor = torch.Tensor
+
+def refuse_keywords(caller: str, unknown: Iterable[str]) -> None:
+    """Raises NotImplementedError that names the first unsupported keyword, if there is one."""
+    for name in unknown:
+        raise NotImplementedError(f"{caller}({name}=…) is not part of the simulated runtime; leave it out")
 
 
 def divide(numerator: int, denominator: int) -> int:
@@ -21,7 +27,6 @@ def divide(numerator: int, denominator: int) -> int:
 def split_tensor_along_last_dim(
     tensor: Tensor, num_partitions: int, contiguous_split_chunks: bool = False
 ) -> tuple[Tensor, ...]:
-    """Splits a tensor into equal parts along its last dimension."""
     parts = torch.split(tensor, divide(tensor.shape[-1], num_partitions), -1)
     return tuple(part.contiguous() for part in parts) if contiguous_split_chunks else parts
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
-Tensor = torch.Tensor
+from torch import Tensor
 
 
 class AdamW_FP32OptimParams(torch.optim.AdamW):  # noqa: N801
@@ -17,7 +16,6 @@ class AdamW_FP32OptimParams(torch.optim.AdamW):  # noqa: N801
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Updates the parameters and returns the result of `closure`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

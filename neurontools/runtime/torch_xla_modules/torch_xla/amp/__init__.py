@@ -19,7 +19,6 @@ class autocast(torch.amp.autocast_mode.autocast):  # noqa: N801
     def __init__(
         self, device: Any = None, enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool = True
     ) -> None:
-        del device
         super().__init__(_device.name, enabled=enabled, dtype=dtype or torch.bfloat16, cache_enabled=cache_enabled)
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from torch import Tensor
 from torch.autograd import Function
 
 from . import xla_model as xm
-
-Tensor = torch.Tensor
 
 
 class _AllReduce(Function):

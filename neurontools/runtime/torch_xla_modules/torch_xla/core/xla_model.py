@@ -9,14 +9,23 @@ import pickle
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from neurontools.runtime.counting.metrics import call_sites, metrics
-from neurontools.runtime.execution.gloo import ensure_world, group_size, join_subgroup
+from neurontools.runtime.execution.gloo import (
+    ensure_world,
+    group_size,
+    join_subgroup,
+    rank_in_group,
+    receive_on_channel,
+    send_on_channel,
+)
+from neurontools.runtime.execution.process_group import collective
 from neurontools.runtime.launch.import_hook import unsupported_message
 from neurontools.runtime.reporting.training_report import training_log
 from neurontools.runtime.tensors.buffers import Core, buffers
@@ -24,28 +33,10 @@ from neurontools.runtime.tensors.device import device as _device
 from neurontools.runtime.torch_device import torch_module
 
 from .. import runtime
-from ._collectives import REDUCE_AND as REDUCE_AND
-from ._collectives import REDUCE_MAX as REDUCE_MAX
-from ._collectives import REDUCE_MIN as REDUCE_MIN
-from ._collectives import REDUCE_MUL as REDUCE_MUL
-from ._collectives import REDUCE_OR as REDUCE_OR
-from ._collectives import REDUCE_SUM as REDUCE_SUM
-from ._collectives import all_gather as all_gather
-from ._collectives import all_gather_bucketized as all_gather_bucketized
-from ._collectives import all_reduce as all_reduce
-from ._collectives import all_reduce_bucketized_gradients as all_reduce_bucketized_gradients
-from ._collectives import all_to_all as all_to_all
-from ._collectives import collective_broadcast as collective_broadcast
-from ._collectives import collective_permute as collective_permute
-from ._collectives import optimization_barrier_ as optimization_barrier_
-from ._collectives import recv as recv
-from ._collectives import reduce_scatter as reduce_scatter
-from ._collectives import reduce_scatter_bucketized as reduce_scatter_bucketized
-from ._collectives import rendezvous as rendezvous
-from ._collectives import send as send
-from ._collectives import xla_rendezvous as xla_rendezvous
 
 Closure = Callable[[], Any]
+T = TypeVar("T")
+REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "mul", "and", "or", "min", "max"
 _step_closures: list[tuple[Closure, bool]] = []
 
 
@@ -100,7 +91,6 @@ def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), ru
 
 
 def _run_step_closures() -> None:
-    """Calls the closures that were added during the executed step."""
     _background.raise_error()
     if not _step_closures:
         return
@@ -114,8 +104,7 @@ def _run_step_closures() -> None:
 
 def set_rng_state(seed: int, device: Any = None) -> None:
     """Seeds the random number generator of a device, or of all devices."""
-    cores = _device.cores if device is None else [torch_module.core_of(device)]
-    for core in cores:
+    for core in _device.cores if device is None else [torch_module.core_of(device)]:
         _device.flush(core, "GeneratorState")
         core.generator.manual_seed(int(seed))
 
@@ -155,15 +144,11 @@ def fork_rng(device: Any = None, enabled: bool = True) -> Iterator[None]:
         torch_module.set_rng_state(before, device)
 
 
-Tensor = torch.Tensor
-
-
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
     """Returns device `n` of this process; by default the first."""
-    del devkind
-    wanted = torch.device(_device.name, n or 0)
-    _device.core(wanted)
-    return wanted
+    device = torch.device(_device.name, n or 0)
+    _device.core(device)  # raises for a device that this process does not have
+    return device
 
 
 def xla_device_hw(device: Any) -> str:
@@ -179,12 +164,10 @@ def xla_real_devices(devices: Sequence[Any] | None = None) -> list[str]:
 
 def get_xla_supported_devices(devkind: str | None = None, max_devices: int | None = None) -> list[str]:
     """Returns the names of the devices of this process, such as xla:0."""
-    del devkind
     return [f"{_device.name}:{i}" for i in range(len(_device.cores))][:max_devices]
 
 
 def is_xla_tensor(tensor: Tensor) -> bool:
-    """Whether a tensor is on the device."""
     return tensor.device.type == _device.name
 
 
@@ -195,13 +178,11 @@ def xrt_world_size(defval: int = 1) -> int:
 
 def get_ordinal(defval: int = 0) -> int:
     """Returns the rank of this process."""
-    del defval
     return runtime.global_ordinal()
 
 
 def get_local_ordinal(defval: int = 0) -> int:
     """Returns the local rank of this process on its host."""
-    del defval
     return runtime.local_ordinal()
 
 
@@ -218,7 +199,6 @@ def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = 
 
 def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     """Executes the pending operators, then the step closures."""
-    del wait, reset_scope
     metrics.increment("MarkStep")
     call_sites.count_call("mark_step")
     _device.flush_all("MarkStep")
@@ -227,7 +207,6 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
 
 def wait_device_ops(devices: Sequence[str] = ()) -> None:
     """Executes the pending operators. Execution is synchronous, so no further wait is needed."""
-    del devices
     _device.flush_all("WaitDeviceOps")
 
 
@@ -268,16 +247,10 @@ def optimizer_step(
 
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Any = None, pin_layout: bool = True) -> None:
     """Averages the gradients of an optimizer's parameters over the ranks."""
-    count = ensure_world()
-    if count <= 1:
+    if ensure_world() <= 1:
         return
-    all_reduce(
-        REDUCE_SUM,
-        _fetch_gradients(optimizer),
-        scale=1.0 / group_size(join_subgroup(groups)),
-        groups=groups,
-        pin_layout=pin_layout,
-    )
+    scale = 1.0 / group_size(join_subgroup(groups))
+    all_reduce(REDUCE_SUM, _fetch_gradients(optimizer), scale, groups, pin_layout)
 
 
 def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -302,22 +275,22 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
 
 
 def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
-    return with_tensors(data, lambda tensor: tensor.detach().cpu()) if convert else data
+    return replace_values(data, Tensor, lambda tensor: tensor.detach().cpu()) if convert else data
 
 
-def with_tensors(data: Any, change: Callable[[Tensor], Any]) -> Any:
-    """Returns nested data with `change` applied to each tensor.
+def replace_values(data: Any, kind: type[T], change: Callable[[T], Any]) -> Any:
+    """Returns nested data with `change` applied to each value of type `kind`, such as each tensor.
 
     Keeps other values and attributes of dict subclasses.
     """
-    if isinstance(data, Tensor):
+    if isinstance(data, kind):
         return change(data)
     if isinstance(data, dict):
         changed = copy.copy(data)
-        changed.update((key, with_tensors(value, change)) for key, value in data.items())
+        changed.update((key, replace_values(value, kind, change)) for key, value in data.items())
         return changed
     if isinstance(data, (list, tuple)):
-        values = [with_tensors(value, change) for value in data]
+        values = [replace_values(value, kind, change) for value in data]
         return type(data)(*values) if hasattr(data, "_fields") else type(data)(values)
     return data
 
@@ -325,8 +298,7 @@ def with_tensors(data: Any, change: Callable[[Tensor], Any]) -> Any:
 def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False) -> None:
     """Saves data with CPU tensors and waits for all ranks. By default only rank 0 of each host writes."""
     mark_step()
-    should_write = not master_only or is_master_ordinal(local=not global_master)
-    if should_write:
+    if not master_only or is_master_ordinal(local=not global_master):
         with training_log.checkpoint():
             torch.save(_maybe_convert_to_cpu(data), file_or_path)
     rendezvous("torch_xla.core.xla_model.save")
@@ -341,7 +313,7 @@ def send_cpu_data_to_device(datas: Any, device: Any, input_sharding: Any = None)
 
 def to_device(data: Any, device: Any) -> Any:
     """Moves the CPU tensors of nested data to a device."""
-    return with_tensors(data, lambda tensor: tensor.to(device) if tensor.is_cpu else tensor)
+    return replace_values(data, Tensor, lambda tensor: tensor.to(device) if tensor.is_cpu else tensor)
 
 
 def do_on_ordinals(target: Callable[..., Any], data: Sequence[Any] = (), ordinals: Sequence[int] = (0,)) -> Any:
@@ -362,7 +334,6 @@ class RateTracker:
         self._rate: float | None = None
 
     def add(self, count: float) -> None:
-        """Adds a number of samples."""
         self._count += count
 
     def rate(self) -> float:
@@ -389,5 +360,218 @@ def set_replication(device: Any, devices: Any) -> None:
 
 def get_stablehlo(tensors: Any = None) -> str:
     """Raises NotImplementedError: there is no StableHLO form of graphs."""
-    del tensors
     raise NotImplementedError(unsupported_message("torch_xla.stablehlo"))
+
+
+def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Any = None, pin_layout: bool = True) -> Any:
+    """Reduces over the ranks.
+
+    Returns a new tensor for one tensor; changes a list of tensors in place and returns it.
+    """
+    ensure_world()
+    group = join_subgroup(groups)
+    if isinstance(inputs, Tensor):
+        result = inputs.clone()
+        collective("all_reduce", [result], [], reduce_type, group=group)
+        return result * scale if scale != 1.0 else result
+    listed = list(inputs)
+    if listed:
+        collective("all_reduce", listed, [], reduce_type, group=group)
+        if scale != 1.0:
+            with torch.no_grad():
+                for tensor in listed:
+                    tensor.mul_(scale)
+    return inputs
+
+
+def all_gather(
+    value: Any,
+    dim: int = 0,
+    groups: Any = None,
+    output: Any = None,
+    pin_layout: bool = True,
+    channel_id: Any = None,
+    use_global_device_ids: Any = None,
+) -> Any:
+    """Concatenates the tensors of all ranks along a dimension."""
+    if not isinstance(value, Tensor):
+        results = [all_gather(v, dim, groups) for v in value]
+        return _into(output, results)
+    ensure_world()
+    group = join_subgroup(groups)
+    size = group_size(group)
+    if size == 1:
+        return _into(output, value.clone())
+    parts = [torch.empty_like(value, memory_format=torch.contiguous_format) for _ in range(size)]
+    collective("all_gather", parts, [value.detach()], group=group)
+    return _into(output, torch.cat(parts, dim))
+
+
+def all_gather_bucketized(
+    input_list: list[Tensor],
+    dim: int = 0,
+    groups: Any = None,
+    output: list[Tensor] | None = None,
+    pin_layout: bool = False,
+    bucket_cap_mb: int = 160,
+) -> Any:
+    """Like `all_gather` of a list, without buckets, because all collectives are in one graph."""
+    return all_gather(_listed(input_list), dim, groups, output, pin_layout)
+
+
+def reduce_scatter(
+    reduce_type: str,
+    input: Any,  # noqa: A002  (the name of torch_xla)
+    scale: float,
+    scatter_dim: int,
+    shard_count: int,
+    groups: Any = None,
+    output: Any = None,
+    pin_layout: bool = True,
+) -> Any:
+    """Reduces over the ranks and returns this rank's part along a dimension. For a list of tensors, returns a list."""
+    if not isinstance(input, Tensor):
+        results = [reduce_scatter(reduce_type, each, scale, scatter_dim, shard_count, groups) for each in input]
+        return _into(output, results)
+    ensure_world()
+    group = join_subgroup(groups)
+    parts = [part.contiguous() for part in input.detach().chunk(shard_count, scatter_dim)]
+    if group_size(group) == 1:
+        return _into(output, input * scale)
+    result = torch.empty_like(parts[0])
+    collective("reduce_scatter", [result], parts, reduce_type, group=group)
+    return _into(output, result * scale if scale != 1.0 else result)
+
+
+def reduce_scatter_bucketized(
+    reduce_type: str,
+    input_list: list[Tensor],
+    scale: float,
+    scatter_dim: int,
+    shard_count: int,
+    groups: Any = None,
+    output: list[Tensor] | None = None,
+    pin_layout: bool = False,
+    bucket_cap_mb: int = 160,
+) -> Any:
+    """Like `reduce_scatter` of a list, without buckets, because all collectives are in one graph."""
+    return reduce_scatter(reduce_type, _listed(input_list), scale, scatter_dim, shard_count, groups, output, pin_layout)
+
+
+def _listed(tensors: Any) -> list[Tensor]:
+    if not isinstance(tensors, list) or not all(isinstance(tensor, Tensor) for tensor in tensors):
+        raise TypeError(f"input_list is {type(tensors).__name__}; give a list of tensors")
+    return tensors
+
+
+def all_to_all(
+    value: Tensor,
+    split_dimension: int,
+    concat_dimension: int,
+    split_count: int,
+    groups: Any = None,
+    pin_layout: bool = True,
+) -> Tensor:
+    """Sends a part of the tensor to each rank and concatenates the received parts."""
+    ensure_world()
+    group = join_subgroup(groups)
+    parts = [part.contiguous() for part in value.detach().chunk(split_count, split_dimension)]
+    if group_size(group) == 1:
+        return value.clone()
+    results = [torch.empty_like(part) for part in parts]
+    collective("all_to_all", results, parts, group=group)
+    return torch.cat(results, concat_dimension)
+
+
+def _into(output: Any, value: Any) -> Any:
+    if output is None:
+        return value
+    if isinstance(output, Tensor):
+        output.copy_(value)
+    else:
+        for target, result in zip(output, value, strict=True):
+            target.copy_(result)
+    return output
+
+
+def collective_broadcast(
+    tensors: list[Tensor], root_ordinal: int = 0, groups: Any = None, pin_layout: bool = True
+) -> None:
+    """Broadcasts the tensors of one rank to all ranks, in place."""
+    if ensure_world() > 1:
+        group = join_subgroup(groups)
+        root = rank_in_group(root_ordinal, groups)
+        collective("broadcast", [tensor.data for tensor in tensors], [], root=root, group=group)
+
+
+def all_reduce_bucketized_gradients(
+    gradients: Iterable[Tensor], scale: float, groups: Any, pin_layout: bool, bucket_cap_mb: int = 0
+) -> None:
+    """Sums gradients over the ranks and scales them, in place. Ignores `bucket_cap_mb`: one graph reduces them all."""
+    all_reduce(REDUCE_SUM, list(gradients), scale, groups, pin_layout)
+
+
+def collective_permute(value: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
+    """Sends tensors between ranks by `pairs` of (source, target); a rank that is not a target gets zeros.
+
+    Raises ValueError if a rank is the source or the target of two pairs.
+    """
+    size = ensure_world()
+    sources, targets = [int(pair[0]) for pair in pairs], [int(pair[1]) for pair in pairs]
+    if len({*sources}) < len(sources) or len({*targets}) < len(targets):
+        raise ValueError(f"collective_permute: pairs={list(pairs)}: give each rank once as source and once as target")
+    if outside := [rank for rank in (*sources, *targets) if not 0 <= rank < size]:
+        raise ValueError(f"collective_permute: pairs={list(pairs)}: there is no rank {outside[0]}, but 0 to {size - 1}")
+    result = torch.zeros_like(value, memory_format=torch.contiguous_format, requires_grad=False)
+    if size == 1:
+        return value.detach().clone() if sources else result
+    routes = " ".join(f"{source}>{target}" for source, target in zip(sources, targets, strict=True))
+    collective("permute", [result], [value.detach()], routes)
+    return result
+
+
+def send(value: Tensor, channel_id: int) -> Tensor:
+    """Sends a tensor through a channel and returns it, without waiting for the receiver.
+
+    Calls of `recv` with the same channel return the tensors in the order of sending.
+    """
+    ensure_world()
+    send_on_channel(channel_id, value.detach().cpu())
+    return value
+
+
+def recv(output: Tensor, channel_id: int) -> Tensor:
+    """Waits for the next tensor of a channel, copies it into `output` and returns `output`."""
+    ensure_world()
+    with torch.no_grad():
+        return output.copy_(receive_on_channel(channel_id, output))
+
+
+def optimization_barrier_(tensors: Iterable[Tensor]) -> None:
+    """Does nothing: operators run in the order in which they were recorded."""
+
+
+def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] | None = None) -> list[bytes]:
+    """Waits for all ranks, or the ranks in `replicas`, and returns their payloads by rank."""
+    _device.flush_all("Rendezvous")
+    if ensure_world() <= 1:
+        return [payload]
+    return _gather_bytes(payload, join_subgroup([replicas] if replicas else None))
+
+
+def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, tag: str | None = None) -> list[bytes]:
+    """Waits for all ranks, or the ranks in `ordinals`, and returns their payloads by rank."""
+    return rendezvous(tag or "", payload, ordinals)
+
+
+def _gather_bytes(payload: bytes, group: int) -> list[bytes]:
+    size = group_size(group)
+    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
+    collective("all_gather", lengths, [torch.tensor([len(payload)])], group=group)
+    longest = max(int(length) for length in lengths)
+    padded = torch.zeros(max(1, longest), dtype=torch.uint8)
+    if payload:
+        padded[: len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+    gathered = [torch.zeros_like(padded) for _ in range(size)]
+    collective("all_gather", gathered, [padded], group=group)
+    return [bytes(g[: int(n)].tolist()) for g, n in zip(gathered, lengths, strict=True)]

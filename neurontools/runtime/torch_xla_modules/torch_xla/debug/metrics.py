@@ -8,7 +8,6 @@ from neurontools.runtime.counting.metrics import metrics as _metrics
 
 
 def counter_names() -> list[str]:
-    """Returns the names of the counters."""
     return list(_metrics.counters)
 
 
@@ -18,7 +17,6 @@ def counter_value(counter_name: str) -> int | None:
 
 
 def metric_names() -> list[str]:
-    """Returns the names of the metrics."""
     return list(_metrics.timers)
 
 
@@ -31,7 +29,6 @@ def metric_data(metric_name: str) -> tuple[int, float, tuple[Any, ...]] | None:
 
 
 def metrics_report() -> str:
-    """Returns all counters and metrics as text."""
     return _metrics.report()
 
 
@@ -54,15 +51,12 @@ def executed_fallback_ops() -> list[str]:
 
 
 def clear_counters() -> None:
-    """Removes all counters."""
     _metrics.counters.clear()
 
 
 def clear_metrics() -> None:
-    """Removes all metrics."""
     _metrics.timers.clear()
 
 
 def clear_all() -> None:
-    """Removes all counters and metrics."""
     _metrics.clear()

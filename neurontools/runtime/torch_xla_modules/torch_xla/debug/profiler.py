@@ -53,7 +53,6 @@ class Server:
 
 def start_server(port: int, only_on_master: bool = True) -> Server:
     """Enables `trace` and `trace_detached` in this process. As in torch_xla, keep a reference to the result."""
-    del only_on_master
     return Server(port)
 
 
@@ -72,7 +71,6 @@ def trace(
 
     Raises RuntimeError for another port, because this function can't profile other processes.
     """
-    del num_tracing_attempts, host_tracer_level, device_tracer_level, timeout_s, interval_s
     port = service_addr.rpartition(":")[2]
     if not (port.isdigit() and int(port) in _ports):
         raise RuntimeError(

@@ -132,7 +132,6 @@ class PerDeviceLoader:
         return len(self._loader)
 
     def next(self) -> Any:
-        """Returns the next batch."""
         if self._yielded >= self._loader.batches_per_execution - 1:
             self._yielded = 0
             xm.mark_step()
@@ -150,7 +149,6 @@ class PerDeviceLoader:
         return batch
 
     def close(self) -> None:
-        """Stops loading batches; ends the threads."""
         self._batches.close()
 
 
@@ -168,7 +166,6 @@ class ParallelLoader:
         host_to_device_transfer_threads: int = 1,
         input_sharding: Any = None,
     ) -> None:
-        del host_to_device_transfer_threads
         if input_sharding is not None:
             raise NotImplementedError("input_sharding needs SPMD, which is not here; use one process a NeuronCore")
         if len(devices) != 1:
@@ -199,7 +196,6 @@ class ParallelLoader:
         return batches
 
     def per_device_loader(self, device: Any) -> PerDeviceLoader:
-        """Returns an iterator over the batches of one device."""
         return PerDeviceLoader(self, torch.device(device))
 
     def per_device_samples(self) -> int:
@@ -213,7 +209,6 @@ class ParallelLoader:
         return self._open[-1].next()
 
     def close(self) -> None:
-        """Stops loading batches; ends the threads."""
         for batches in self._open:
             batches.close()
         self._open.clear()
@@ -248,7 +243,6 @@ class MpDeviceLoader:
         return getattr(self._loader, name)
 
     def close(self) -> None:
-        """Stops loading batches; ends the threads."""
         if self._parallel is not None:
             self._parallel.close()
             self._parallel = None

@@ -70,7 +70,6 @@ class MpModelWrapper:
         self._model = model
 
     def to(self, device: Any) -> torch.nn.Module:
-        """Moves the model to a device and returns it."""
         return self._model.to(device)
 
 
@@ -78,7 +77,6 @@ class MpSerialExecutor:
     """Calls a function in the processes one after the other."""
 
     def run(self, fn: Callable[[], Any]) -> Any:
-        """Calls the function when it is this process's turn, and returns its result."""
         from ..core import xla_model as xm
 
         result = None

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from neurontools.runtime.execution.gloo import ensure_world, group_size, join_subgroup, rank_in_group
 
 from ..core import xla_model as xm
 
-Tensor = torch.Tensor
 Group = dict[str, Any]
 
 
@@ -43,7 +43,6 @@ class ZeroRedundancyOptimizer(Optimizer):
         higher_cc_precision: bool = False,
         **defaults: Any,
     ) -> None:
-        del pin_layout, bucket_cap_mb_all_gather, bucket_cap_mb_reduce_scatter, higher_cc_precision, save_master_weights
         if use_grad_acc_hook:
             raise NotImplementedError(
                 "ZeroRedundancyOptimizer(use_grad_acc_hook=True) is not part of the simulated runtime; leave it out"
@@ -74,7 +73,6 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None, **keywords: Any) -> Any:
-        """Updates all parameters that have a gradient, and returns the result of `closure`."""
         if not self.inited:
             raise RuntimeError("ZeroRedundancyOptimizer(lazy_init=True): call init_zero() before step()")
         loss = None
@@ -134,7 +132,6 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     def _counts(self, parameter: Tensor) -> bool:
         """Whether the gradient of a parameter counts for the norm on this rank."""
-        del parameter
         return True
 
     def _calc_grad_norm(self, norm_type: float = 2.0) -> Tensor:

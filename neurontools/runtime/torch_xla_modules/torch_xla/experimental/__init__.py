@@ -15,7 +15,6 @@ def eager_mode(enable: bool) -> None:
 
 
 def is_eager_mode() -> bool:
-    """Whether eager mode is on."""
     return _device.eager
 
 

@@ -15,7 +15,6 @@ def scan(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, **hints:
     The calls are unrolled: the graph grows with their number, and autograd works as usual. Raises ValueError if `xs` is
     empty. Ignores `hints` for XLA's compiler.
     """
-    del hints
     leaves, structure = tree_flatten(xs)
     if not leaves or not len(leaves[0]):
         raise ValueError("scan: xs has no elements to go over; give tensors with a first dimension")
@@ -28,7 +27,6 @@ def scan(fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, **hints:
 
 def scan_layers(layers: Iterable[torch.nn.Module], input_data: Any, **hints: Any) -> Any:
     """Applies the layers one after the other and returns the result. Ignores `hints` for XLA's compiler."""
-    del hints
     for layer in layers:
         input_data = layer(input_data)
     return input_data

@@ -42,25 +42,17 @@ def write(data: Any, path: Any) -> None:
         torch.save(tensor.detach().cpu(), directory / f"tensor_{number}.pt")
         return TensorReference(number, tensor.dtype, tuple(tensor.shape))
 
-    torch.save(xm.with_tensors(data, written), path)
+    torch.save(xm.replace_values(data, torch.Tensor, written), path)
 
 
 def load(path: Any) -> Any:
     """Loads the data that `save` wrote, with CPU tensors. A pickle can run code, so load only files that you trust."""
-    return _loaded(torch.load(path, weights_only=False), _directory(path))
-
-
-def _loaded(data: Any, directory: Path) -> Any:
-    if isinstance(data, TensorReference):
-        return torch.load(directory / f"tensor_{data.tid}.pt")
-    if isinstance(data, dict):
-        changed = data.copy()
-        changed.update((key, _loaded(value, directory)) for key, value in data.items())
-        return changed
-    if isinstance(data, (list, tuple)):
-        values = [_loaded(value, directory) for value in data]
-        return type(data)(*values) if hasattr(data, "_fields") else type(data)(values)
-    return data
+    directory = _directory(path)
+    return xm.replace_values(
+        torch.load(path, weights_only=False),
+        TensorReference,
+        lambda reference: torch.load(directory / f"tensor_{reference.tid}.pt"),
+    )
 
 
 def _directory(path: Any) -> Path:

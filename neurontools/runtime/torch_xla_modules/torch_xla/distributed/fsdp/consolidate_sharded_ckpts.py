@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from .state_dict_utils import consolidate_sharded_model_checkpoints
+from . import consolidate_sharded_model_checkpoints
 
 
 def main() -> None:
-    """Merges the checkpoints that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ckpt_prefix", required=True, help="the prefix of the checkpoints' paths")
     parser.add_argument("--ckpt_suffix", default="*.pth", help="the pattern of the rest of their paths")

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn import Module
 
-Module = torch.nn.Module
 Policy = Callable[..., bool]
 
 
 def always_wrap_policy(*_: Any, **__: Any) -> bool:
-    """Wraps each module."""
     return True
 
 
@@ -28,7 +27,6 @@ def transformer_auto_wrap_policy(
     nonwrapped_numel: int = 0,
 ) -> bool:
     """Wraps the layers of a transformer, by their classes."""
-    del unwrapped_params, nonwrapped_numel
     return recurse or isinstance(module, tuple(transformer_layer_cls))
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional
+from torch import Tensor
 from torch.autograd import Function
+from torch.nn import Module
 from torch.utils._pytree import tree_map
 
 from neurontools.runtime.execution.gloo import ensure_world, group_size, join_subgroup, rank_in_group
@@ -17,29 +19,23 @@ from neurontools.runtime.execution.gloo import ensure_world, group_size, join_su
 from ...core import xla_model as xm
 from .wrap import wrap_submodules
 
-Tensor = torch.Tensor
-Module = torch.nn.Module
 
-
+@dataclass(frozen=True)
 class ShardingConfig:
     """The ranks among which parameters are sharded, and the dtypes for gathers and gradient reductions.
 
     `compute_dtype` is the dtype of gathered parameters; None keeps the dtype of the shards. Gradients are averaged.
     """
 
-    def __init__(
-        self, groups: Any, rank: int, size: int, compute_dtype: torch.dtype | None, reduces_in_float32: bool
-    ) -> None:
-        self.groups = groups
-        self.rank = rank
-        self.size = size
-        self.compute_dtype = compute_dtype
-        self.reduces_in_float32 = reduces_in_float32
+    groups: Any
+    rank: int
+    size: int
+    compute_dtype: torch.dtype | None
+    reduces_in_float32: bool
 
     def shard_of(self, whole: Tensor, keeps_rows: bool) -> Tensor:
         """Returns this rank's shard of a tensor, padded with zeros to the same size on all ranks."""
-        rows = _rows(whole, keeps_rows)
-        return _padded(rows, self.size).chunk(self.size)[self.rank].clone()
+        return _padded(_rows(whole, keeps_rows), self.size).chunk(self.size)[self.rank].clone()
 
     def gather(self, part: Tensor, shape: torch.Size, keeps_rows: bool) -> Tensor:
         """Gathers the full tensor of a shard; its gradient is reduced and scattered to the shards."""
@@ -165,26 +161,43 @@ def regather_in_backward(wholes: dict[int, GatheredParameter]) -> Any:
     return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
 
+def clip_gradients(
+    gradients: list[Tensor], counted: list[Tensor], max_norm: float, norm_type: float, groups: Any
+) -> Tensor:
+    """Scales `gradients` so that the norm of `counted` over all ranks is at most `max_norm`.
+
+    Returns the unscaled norm. Each rank of `groups` must call this, also without gradients.
+    """
+    norms = [torch.linalg.vector_norm(gradient.float(), norm_type) for gradient in counted]
+    each = torch.stack(norms) if norms else torch.zeros(1, device=xm.xla_device())
+    total: Tensor
+    if norm_type == float("inf"):
+        total = xm.all_reduce(xm.REDUCE_MAX, each.max(), groups=groups)
+    else:
+        total = xm.all_reduce(xm.REDUCE_SUM, (each**norm_type).sum(), groups=groups) ** (1.0 / norm_type)
+    factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.to(gradient.dtype))
+    return total
+
+
 _SEPARATOR = "_FSDP_SHARD_SEPARATOR_"
-_FOR_THE_COMPILER = frozenset(
-    (
-        *("flatten_parameters_on_cpu", "execute_sharding_on_init", "optimization_barrier_in_forward"),
-        *(
-            "optimization_barrier_in_backward",
-            "mark_step_on_finalization",
-            "coalesce_all_gather_ops",
-            "pin_layout_in_collective_ops",
-        ),
-        *("use_all_gather_via_all_reduce", "disable_reshard_on_root"),
-        *(
-            "_shard_size_multiple",
-            "_debug_print",
-            "_debug_msg",
-            "_debug_dummy_forward_pass",
-            "_debug_dummy_optimizer_step",
-        ),
-    )
-)
+_FOR_THE_COMPILER = {
+    "flatten_parameters_on_cpu",
+    "execute_sharding_on_init",
+    "optimization_barrier_in_forward",
+    "optimization_barrier_in_backward",
+    "mark_step_on_finalization",
+    "coalesce_all_gather_ops",
+    "pin_layout_in_collective_ops",
+    "use_all_gather_via_all_reduce",
+    "disable_reshard_on_root",
+    "_shard_size_multiple",
+    "_debug_print",
+    "_debug_msg",
+    "_debug_dummy_forward_pass",
+    "_debug_dummy_optimizer_step",
+}
 """Keywords of torch_xla that do not change the results and are ignored."""
 
 
@@ -286,7 +299,6 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
 
     @property
     def module(self) -> torch.nn.Module:
-        """The wrapped module."""
         return self._fsdp_wrapped_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -300,9 +312,9 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
         is_changed = isinstance(value, Tensor) and value.is_floating_point()
         return value.to(self.compute_dtype) if is_changed else value
 
-    @contextlib.contextmanager
+    @contextmanager
     def _whole_parameters(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
+        with ExitStack() as stack:
             wholes = {}
             for gathered in self._gathered:
                 whole = stack.enter_context(gathered.held())
@@ -334,17 +346,7 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
         Each rank of the group must call this. A rank without gradients contributes 0.
         """
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        norms = [torch.linalg.vector_norm(gradient.float(), norm_type) for gradient in gradients]
-        each = torch.stack(norms) if norms else torch.zeros(1, device=xm.xla_device())
-        if norm_type == float("inf"):
-            total = self.all_reduce_op(xm.REDUCE_MAX, each.max(), groups=groups)
-        else:
-            total = self.all_reduce_op(xm.REDUCE_SUM, (each**norm_type).sum(), groups=groups) ** (1.0 / norm_type)
-        factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
-        for gradient in gradients:
-            gradient.mul_(factor.to(gradient.dtype))
-        norm: Tensor = total
-        return norm
+        return clip_gradients(gradients, gradients, max_norm, norm_type, groups or self.sharding_groups)
 
     def get_shard_metadata(self) -> dict[str, Any]:
         """Returns the name, the original size and the layout of each shard, for `consolidate_sharded_state_dicts`."""
