@@ -6,7 +6,7 @@ import os
 import sys
 import sysconfig
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -21,28 +21,18 @@ class Timer:
     is_time: bool
     count: int = 0
     total: float = 0.0
-    smallest: float = 0.0
     largest: float = 0.0
-    buckets: dict[int, int] | None = None
+    buckets: Counter[int] = field(default_factory=Counter)
 
     def add(self, value: float) -> None:
-        """Adds one sample: seconds, bytes or a plain number."""
-        if not self.count or value < self.smallest:
-            self.smallest = value
-        if value > self.largest:
-            self.largest = value
+        self.largest = max(self.largest, value)
         self.count += 1
         self.total += value
         if self.is_time:
-            if self.buckets is None:
-                self.buckets = {}
-            index = bucket_index(value)
-            self.buckets[index] = self.buckets.get(index, 0) + 1
+            self.buckets[bucket_index(value)] += 1
 
     def quantile(self, ratio: float) -> float | None:
         """Returns a quantile of samples in seconds, accurate to 0.5 %. Returns None if there are no samples."""
-        if not self.buckets:
-            return None
         rank = max(1, round(ratio * self.count))
         cumulative = 0
         for index in sorted(self.buckets):
@@ -63,16 +53,13 @@ class RuntimeMetrics:
         self.counters[name] = self.counters.get(name, 0) + amount
 
     def add_duration(self, name: str, seconds: float) -> None:
-        timer = self.timers.get(name)
-        if timer is None:
-            timer = self.timers[name] = Timer(name, is_time=True)
-        timer.add(seconds)
+        self.add_sample(name, seconds, is_time=True)
 
-    def add_sample(self, name: str, value: float) -> None:
-        """Adds a sample to a metric whose samples are not times, such as bytes."""
+    def add_sample(self, name: str, value: float, *, is_time: bool = False) -> None:
+        """Adds a sample to a metric. Samples are seconds if `is_time`, else bytes or plain numbers."""
         timer = self.timers.get(name)
         if timer is None:
-            timer = self.timers[name] = Timer(name, is_time=False)
+            timer = self.timers[name] = Timer(name, is_time)
         timer.add(value)
 
     def count_fallback(self, name: str) -> None:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from threading import Lock, get_ident
 
 COMPILE, INPUT, TRANSFER, COMPUTE, COLLECTIVE = range(5)
@@ -89,7 +90,6 @@ class StepClock:
             self.charged_seconds += rest
 
     def is_background(self) -> bool:
-        """Returns whether the calling thread works in the background of the script."""
         return bool(self.background) and get_ident() in self.background
 
     def read_times(self) -> StepTimeParts:
@@ -129,7 +129,7 @@ class StepClock:
         seconds = self._seconds.copy()
         charged = sum(seconds)
         since: dict[int, float] = {}
-        for part, began_seconds, charged_before in sorted(lasting.values(), key=_began, reverse=True):
+        for part, began_seconds, charged_before in sorted(lasting.values(), key=itemgetter(1), reverse=True):
             rest = now - began_seconds - (charged - charged_before)
             if rest > 0.0:
                 seconds[part] += rest
@@ -148,10 +148,6 @@ def _limit_growth(before: list[float], now: list[float], whole_seconds: float) -
     missing = [max(0.0, part - earlier) for earlier, part in zip(before, now, strict=True)]
     share = min(1.0, passed_seconds / (sum(missing) or 1.0))
     return [earlier + share * more for earlier, more in zip(before, missing, strict=True)]
-
-
-def _began(entry: Entry) -> float:
-    return entry[1]
 
 
 step_clock = StepClock()

@@ -56,11 +56,7 @@ steps = StepCounts()
 
 def count_optimizer_steps() -> None:
     """Registers a hook that counts the steps of every optimizer. Call it once."""
-
-    def stepped(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        steps.record_step()
-
-    register_optimizer_step_post_hook(stepped)
+    register_optimizer_step_post_hook(lambda *_: steps.record_step())
 
 
 @dataclass(slots=True)

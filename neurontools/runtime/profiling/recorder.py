@@ -53,46 +53,33 @@ class ProfileTotals:
                 self._operators[number] = before[0] + each.operators_ns, np.maximum(before[1], each.longest_ns)
         for number in batch.failures:
             self._graphs.setdefault(number, [0, 0, 0])[1] += 1
-        kinds, names, _, _, begun, ended, nbytes, *_ = batch.spans
+        kinds, names, _, _, begun, ended, nbytes, *_ = batch.tables["spans"]
         for kind, name, begin, end, moved in zip(kinds, names, begun, ended, nbytes, strict=True):
             span = self._spans.setdefault((kind, name), [0, 0, 0])
             span[0] += 1
             span[1] += end - begin
             span[2] += max(0, moved)
-        self._blocks(batch.allocations)
-        for table, columns in (
-            ("executions", batch.executions),
-            ("spans", batch.spans),
-            ("memory_levels", batch.levels),
-            ("allocations", batch.allocations),
-            ("steps", batch.steps),
-        ):
-            self.recorded[table] = self.recorded.get(table, 0) + len(columns[0])
-
-    def _blocks(self, columns: Sequence[array[int]]) -> None:
-        times, actions, _, addresses, _, _, stacks = columns
-        allocated = self._allocated
+        times, actions, _, addresses, _, _, stacks = batch.tables["allocations"]
         for time_ns, action, address, stack in zip(times, actions, addresses, stacks, strict=True):
             if action == FREED:
-                allocated.pop(address, None)
+                self._allocated.pop(address, None)
             else:
-                allocated[address] = time_ns, stack
+                self._allocated[address] = time_ns, stack
+        for table, columns in batch.tables.items():
+            self.recorded[table] = self.recorded.get(table, 0) + len(columns[0])
 
-    def graph_totals(self) -> list[array[int]]:
-        """Returns the totals by graph as columns, in the order of GraphTotal's fields."""
-        return _columns(GraphTotal._fields, [(number, *total) for number, total in sorted(self._graphs.items())])
-
-    def operator_totals(self, graphs: Sequence[GraphDefinition]) -> list[array[int]]:
-        """Returns the totals by operator as columns, in the order of OperatorTotal's fields."""
-        rows: list[tuple[int, ...]] = []
+    def tables(self, graphs: Sequence[GraphDefinition]) -> dict[str, list[array[int]]]:
+        """Returns the totals by graph, operator and span name as columns, in the order of their rows' fields."""
+        operators: list[tuple[int, ...]] = []
         for number, (total, longest) in sorted(self._operators.items()):
             first = graphs[number].first_operator
-            rows += zip(range(first, first + len(total)), total.tolist(), longest.tolist(), strict=True)
-        return _columns(OperatorTotal._fields, rows)
-
-    def span_totals(self) -> list[array[int]]:
-        """Returns the totals by span name as columns, in the order of SpanTotal's fields."""
-        return _columns(SpanTotal._fields, [(*key, *total) for key, total in sorted(self._spans.items())])
+            operators += zip(range(first, first + len(total)), total.tolist(), longest.tolist(), strict=True)
+        by_graph = [(number, *total) for number, total in sorted(self._graphs.items())]
+        return {
+            "graph_totals": _columns(GraphTotal._fields, by_graph),
+            "operator_totals": _columns(OperatorTotal._fields, operators),
+            "span_totals": _columns(SpanTotal._fields, [(*key, *total) for key, total in sorted(self._spans.items())]),
+        }
 
     def blocks(self, living: Sequence[LiveBlock]) -> list[array[int]]:
         """Returns the live storages as columns, in the order of Block's fields."""
@@ -156,8 +143,10 @@ class ProfileRecorder:
         """Writes a batch of events. Runs in the thread that drains the ring."""
         if self.failure is not None:
             return
-        if len(batch.steps[0]):
-            batch = replace(batch, steps=_drop_partial_steps(batch.steps, self._began_ns))
+        # Drops the step that began before the profile.
+        steps = batch.tables["steps"]
+        first = sum(start_ns < self._began_ns for start_ns in steps[_START])
+        batch = replace(batch, tables={**batch.tables, "steps": [column[first:] for column in steps]})
         self.totals.add(batch)
         try:
             self._write(batch)
@@ -165,7 +154,6 @@ class ProfileRecorder:
             self.failure = error
 
     def finish(self, failure: str | None = None) -> None:
-        """Writes the remaining events and ends the profile."""
         self._ended.set()
         self._ring.stop(self)
         if self.failure is None:
@@ -196,14 +184,11 @@ class ProfileRecorder:
         writer.add_definitions(new)
         counts = (len(new.names), len(new.stacks), len(new.graphs), len(new.operators))
         self._written = [before + count for before, count in zip(written, counts, strict=True)]
-        writer.add_rows("steps", batch.steps)
-        writer.add_executions(batch.executions, batch.operator_ns)
-        writer.add_rows("spans", batch.spans)
-        writer.add_rows("memory_levels", batch.levels)
-        writer.add_rows("allocations", batch.allocations)
-        writer.add_rows("graph_totals", self.totals.graph_totals())
-        writer.add_rows("operator_totals", self.totals.operator_totals(ring.graphs))
-        writer.add_rows("span_totals", self.totals.span_totals())
+        for name, columns in {**batch.tables, **self.totals.tables(ring.graphs)}.items():
+            if name == "executions":
+                writer.add_executions(columns, batch.operator_ns)
+            else:
+                writer.add_rows(name, columns)
         writer.write_state(self._state(has_ended=False))
 
     def _state(self, *, has_ended: bool, failure: str | None = None) -> ProfileState:
@@ -214,12 +199,6 @@ class ProfileRecorder:
             hbm_peak_bytes=self._peaks(),
             failure=failure,
         )
-
-
-def _drop_partial_steps(steps: list[array[int]], began_ns: int) -> list[array[int]]:
-    """Removes the steps that began before `began_ns`, the start of the profile."""
-    first = next((row for row, start_ns in enumerate(steps[_START]) if start_ns >= began_ns), len(steps[_START]))
-    return [column[first:] for column in steps] if first else steps
 
 
 MOST_OPERATORS = 1_000_000
@@ -258,12 +237,11 @@ class InMemoryProfile:
         while self._operators > MOST_OPERATORS and len(self._batches) > 1:
             gone = self._batches.popleft()
             self._operators -= len(gone.operator_ns)
-            for name, columns in _events(gone).items():
+            for name, columns in gone.tables.items():
                 if name != "steps":
                     self._dropped[name] = self._dropped.get(name, 0) + len(columns[0])
 
     def restart(self) -> None:
-        """Drops all stored events and begins a new profile."""
         self._ring.drain()
         self._totals = ProfileTotals()
         self._batches.clear()
@@ -272,7 +250,6 @@ class InMemoryProfile:
         self._began_ns = time.time_ns()
 
     def stop(self) -> Profile:
-        """Stops recording and returns the profile."""
         self._ring.stop(self)
         return self._profile()
 
@@ -287,14 +264,9 @@ class InMemoryProfile:
         operator_ns = array("q")
         for batch in self._batches:
             operator_ns.extend(batch.operator_ns)
-            for name, columns in _events(batch).items():
+            for name, columns in batch.tables.items():
                 tables[name].extend(columns)
-        for name, columns in (
-            ("graph_totals", totals.graph_totals()),
-            ("operator_totals", totals.operator_totals(ring.graphs)),
-            ("span_totals", totals.span_totals()),
-            ("blocks", totals.blocks(self._living())),
-        ):
+        for name, columns in {**totals.tables(ring.graphs), "blocks": totals.blocks(self._living())}.items():
             tables[name].extend(columns)
         return Profile(
             metadata=replace(self._metadata(), began_ns=self._began_ns),
@@ -306,16 +278,6 @@ class InMemoryProfile:
             operator_ns=operator_ns,
             **tables,
         )
-
-
-def _events(batch: EventBatch) -> dict[str, list[array[int]]]:
-    return {
-        "executions": batch.executions,
-        "spans": batch.spans,
-        "memory_levels": batch.levels,
-        "allocations": batch.allocations,
-        "steps": batch.steps,
-    }
 
 
 _DEFAULT_DIRECTORY = "./output"

@@ -32,7 +32,6 @@ class GraphSum:
 
     executions: int
     total_ns: int
-    operator_count: int
     operators_ns: Any
     longest_ns: Any
 
@@ -41,12 +40,8 @@ class GraphSum:
 class EventBatch:
     """New rows of a profile's tables, as columns. `sums` has the GraphSum of its executions for each graph number."""
 
-    executions: list[array[int]]
+    tables: dict[str, list[array[int]]]
     operator_ns: array[int]
-    spans: list[array[int]]
-    levels: list[array[int]]
-    allocations: list[array[int]]
-    steps: list[array[int]]
     failures: list[int]
     sums: dict[int, GraphSum] = field(default_factory=dict)
 
@@ -55,30 +50,22 @@ def build_batch(offset_ns: int, events: Sequence[list[Any]], steps: list[Any], f
     """Converts events of the ring to columns, and adds `offset_ns` to their times."""
     executions, spans, levels, allocations = events
     columns, operator_ns, sums = _executions(executions, offset_ns)
-    return EventBatch(
-        executions=columns,
-        operator_ns=operator_ns,
-        spans=_to_columns(Span._fields, spans, offset_ns),
-        levels=_to_columns(MemoryLevels._fields, levels, offset_ns),
-        allocations=_to_columns(Allocation._fields, _expand_outputs(allocations), offset_ns),
-        steps=_to_columns(TrainingStep._fields, steps, offset_ns, times=("start_ns", "end_ns")),
-        failures=failures,
-        sums=sums,
-    )
+    tables = {
+        "steps": _to_columns(TrainingStep._fields, steps, offset_ns),
+        "executions": columns,
+        "spans": _to_columns(Span._fields, spans, offset_ns),
+        "memory_levels": _to_columns(MemoryLevels._fields, levels, offset_ns),
+        "allocations": _to_columns(Allocation._fields, _expand_outputs(allocations), offset_ns),
+    }
+    return EventBatch(tables, operator_ns, failures, sums)
 
 
-def _to_columns(
-    fields: tuple[str, ...],
-    rows: list[Any],
-    offset_ns: int,
-    times: tuple[str, ...] = ("start_ns", "end_ns", "time_ns"),
-) -> list[array[int]]:
+def _to_columns(fields: tuple[str, ...], rows: list[Any], offset_ns: int) -> list[array[int]]:
     if not rows:
         return [array("q") for _ in fields]
     columns = [array("q", column) for column in zip(*rows, strict=True)]
-    for name in times:
-        if name in fields:
-            at = fields.index(name)
+    for at, name in enumerate(fields):
+        if name in ("start_ns", "end_ns", "time_ns"):
             columns[at] = _array(np.frombuffer(columns[at], np.int64) + offset_ns)
     return columns
 
@@ -97,13 +84,7 @@ def _executions(rows: list[Any], offset_ns: int) -> tuple[list[array[int]], arra
         durations = np.diff(moments, axis=1)
         for index, part in zip(indices, durations, strict=True):
             parts[index] = part
-        sums[entry.number] = GraphSum(
-            len(indices),
-            int(durations.sum()),
-            entry.operator_count,
-            durations.sum(axis=0),
-            durations.max(axis=0),
-        )
+        sums[entry.number] = GraphSum(len(indices), int(durations.sum()), durations.sum(axis=0), durations.max(axis=0))
     entries, cores, steps, correlations, reasons, queued, times = zip(*rows, strict=True)
     columns = [
         array("q", [entry.number for entry in entries]),
@@ -149,14 +130,12 @@ _PACKAGE_PREFIX = str(Path(__file__).parents[2]) + "/"
 _TORCH = str(Path(torch.__file__).parent) + "/"
 _LIBRARY = tuple({f"{path}/" for name in ("stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
 _PACKAGES = tuple({f"{path}/" for name in ("purelib", "platlib") if (path := sysconfig.get_path(name))})
-_CALLS_OF_MODULES = frozenset({torch.nn.Module._call_impl.__code__})
+_CALL_OF_MODULE = torch.nn.Module._call_impl.__code__
 _current_node: Any = torch._C._current_autograd_node
 _sequence_number: Any = torch._C._autograd._get_sequence_nr
 
 
 class CallStack(NamedTuple):
-    """The source lines of a stack, innermost first, and the path of its modules, such as "Model/Linear"."""
-
     lines: tuple[SourceLine, ...]
     scope: str
 
@@ -195,25 +174,23 @@ class StackTable:
         return number, False
 
     def _number(self, frame: FrameType | None) -> int:
-        key: list[Any] = []
+        keys: list[Any] = []
         first = frame
-        for _ in range(_MOST_FRAMES):
-            if frame is None:
-                break
-            key += (frame.f_code, frame.f_lasti)
+        while frame is not None and len(keys) < 2 * _MOST_FRAMES:
+            keys += (frame.f_code, frame.f_lasti)
             frame = frame.f_back
-        whole = tuple(key)
-        number = self._numbers.get(whole)
-        return self._add(whole, first) if number is None else number
+        key = tuple(keys)
+        number = self._numbers.get(key)
+        return self._add(key, first) if number is None else number
 
     def _add(self, key: tuple[Any, ...], frame: FrameType | None) -> int:
         if len(self.stacks) >= _MOST_STACKS:
             return -1
         places, modules = [], []
-        for _ in range(_MOST_FRAMES):
+        for _ in range(len(key) // 2):
             if frame is None:
                 break
-            if frame.f_code in _CALLS_OF_MODULES:
+            if frame.f_code is _CALL_OF_MODULE:
                 modules.append(type(frame.f_locals["self"]).__name__)
             place = self._place(frame)
             if place is not None:
@@ -267,10 +244,6 @@ def _step_parts(parts: Sequence[int], step_ns: int) -> list[int]:
     return running if total <= step_ns else [part * step_ns // total for part in running]
 
 
-def _no_clock() -> tuple[int, ...]:
-    return (perf_counter_ns(), 0, 0, 0, 0, 0)
-
-
 class ProfileRing:
     """The profile ring of this process.
 
@@ -304,7 +277,7 @@ class ProfileRing:
         self._levels: list[Any] = []
         self._allocations: list[Any] = []
         self._steps: list[Any] = []
-        self.clock: Callable[[], tuple[int, ...]] = _no_clock
+        self.clock: Callable[[], tuple[int, ...]] = lambda: (perf_counter_ns(), 0, 0, 0, 0, 0)
         """Returns the current time of perf_counter_ns and the time charged to each part so far, in ns."""
         self._counts = (0, 0)  # total executions, total FLOPs
         self._begun: tuple[int, ...] = (0,) * 8
@@ -315,14 +288,12 @@ class ProfileRing:
         """The difference between the real-time clock and the ring's clock, in ns."""
 
     def number_of(self, name: str) -> int:
-        """Returns the index of a name in `names`. Adds the name if it is new."""
         number = self._numbers.get(name)
         if number is None:
             number = self._numbers[name] = _append(self.names, name)
         return number
 
     def watch(self, steps_total: int) -> None:
-        """Starts to track steps; `steps_total` is the number of earlier steps."""
         if not self.is_watching:
             self.is_watching = True
             self.step = steps_total + 1
@@ -376,7 +347,6 @@ class ProfileRing:
                 consumer.take(batch)
 
     def close_in_child(self) -> None:
-        """Stops recording in a forked child."""
         self._drain_lock = threading.RLock()
         self.is_on = self.is_watching = False
         self.consumers.clear()
@@ -418,11 +388,9 @@ class ProfileRing:
         self.record_span(kind, name, core, begun_ns, ended_ns, nbytes, self.stack_table.current_stack())
 
     def record_input_wait(self, begun_ns: int) -> None:
-        """Records how long the script waited for its data loader."""
         self.record_span(SpanKind.INPUT_WAIT, "input wait", -1, begun_ns, perf_counter_ns())
 
     def record_collective(self, name: str, core: int, begun_ns: int, nbytes: int) -> None:
-        """Records a collective operation on CPU tensors."""
         self.record_span(SpanKind.COLLECTIVE, name, core, begun_ns, perf_counter_ns(), nbytes)
 
     def record_span(
@@ -432,7 +400,6 @@ class ProfileRing:
         self._spans.append((int(kind), self.number_of(name), core, self.step, begun_ns, ended_ns, nbytes, -1, stack))
 
     def record_memory_levels(self, core: int, levels: Sequence[int]) -> None:
-        """Records the HBM in use on a core, in bytes by category."""
         self._levels.append((perf_counter_ns(), core, *levels))
 
     def record_allocation(self, core: int, address: int, nbytes: int) -> None:
@@ -441,7 +408,6 @@ class ProfileRing:
         self._allocations.append((perf_counter_ns(), ALLOCATED, core, address, nbytes, _TENSORS, stack))
 
     def record_output_allocations(self, entry: GraphEntry, core: int, addresses: list[int]) -> None:
-        """Records the storages of an execution's results."""
         self._allocations.append((perf_counter_ns(), entry, core, addresses))
 
     def record_free(self, core: int, address: int, nbytes: int, category: int) -> None:
@@ -457,11 +423,9 @@ class ProfileRing:
             self._end_step(now)
 
     def begin_flush_all(self) -> None:
-        """Marks the start of a flush of all cores, which ends at most one step."""
         self._flushing_all += 1
 
     def end_flush_all(self) -> None:
-        """Marks the end of a flush of all cores."""
         self._flushing_all -= 1
         self.end_flush()
 
