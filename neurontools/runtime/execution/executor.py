@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ from neurontools.runtime.tensors.buffers import (
     buffers,
     release,
 )
-from neurontools.runtime.tensors.cores import Monitor, NotMonitored
+from neurontools.runtime.tensors.cores import Monitor
 from neurontools.runtime.tensors.storages import storages
 
 DEFAULT_PROGRAMS = 512
@@ -70,7 +71,7 @@ class Executor:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self.monitor: Monitor = NotMonitored()
+        self.monitor = Monitor()
         self.faults = ArmedFaults()
         self.cores: list[Core] = []
         self.environment = environment
@@ -84,20 +85,17 @@ class Executor:
         self.graph_changes = GraphChanges()
         self.cache = CompileCache(environment)
         self.machine_code = MachineCode(environment, self.cache)
-        self._policy: ExecutionPolicy | None = None
         self._flags_text: str | None = None
         self._flags = CompilerFlags()
 
-    @property
+    @cached_property
     def policy(self) -> ExecutionPolicy:
-        """Returns the execution settings. Reads the environment at first use, because scripts set variables late."""
-        if self._policy is None:
-            self._policy = ExecutionPolicy.from_environment(self.environment)
-        return self._policy
+        """The execution settings. Reads the environment at first use, because scripts set variables late."""
+        return ExecutionPolicy.from_environment(self.environment)
 
     @property
     def flags(self) -> CompilerFlags:
-        """Returns the parsed NEURON_CC_FLAGS. Reads the variable each time, because scripts set it after imports."""
+        """The parsed NEURON_CC_FLAGS. Reads the variable each time, because scripts set it after imports."""
         text = self.environment.get(CC_FLAGS, "")
         if text != self._flags_text:
             self._flags = parse_compiler_flags(text)
@@ -105,7 +103,6 @@ class Executor:
         return self._flags
 
     def flush(self, core: Core, reason: str) -> None:
-        """Executes the pending graph of a core, or the finished trace that replaces it. Takes `buffers.lock` itself."""
         with buffers.lock:
             buffers.drain()
             trace = replayer.pop_finished_trace(core)
@@ -121,9 +118,12 @@ class Executor:
                     core.pending = Graph()
                     self._execute(core, graph, replayer.pop_observed_calls(core))
                 else:
-                    self._execute_again(core, trace)
+                    self._execute_trace(core, trace)
             except BaseException as error:
-                _abandon(listed, error)
+                for buffer in listed:
+                    if buffer is not None and buffer.value is None:
+                        buffer.failure = error
+                _forget(listed)
                 raise
             if ring.is_watching:
                 ring.end_flush()
@@ -148,8 +148,7 @@ class Executor:
             replayer.cache_trace(core, observed, graph, alive, loaded.cache_entry, loaded)
         replayer.expect_next(core, loaded.cache_entry)
 
-    def _execute_again(self, core: Core, trace: Trace) -> None:
-        """Executes the program of a replayed trace, for which no graph was recorded."""
+    def _execute_trace(self, core: Core, trace: Trace) -> None:
         loaded: LoadedProgram = trace.program
         metrics.increment("CachedCompile")
         if not loaded.executions % _TOUCH_EVERY:
@@ -177,7 +176,8 @@ class Executor:
         )
         entry = loaded.entry if ring.is_on and run is None else None
         samples = loaded.samples
-        is_sampled = loaded.executions >= samples.next_at and run is None and loaded.may_sample and samples.is_due()
+        by_operators = loaded.native is None or not loaded.native.is_native
+        is_sampled = loaded.executions >= samples.next_at and run is None and by_operators and samples.is_due()
         is_timed = is_sampled or entry is not None
         if is_timed:
             loaded.program.prepare_timed()
@@ -188,11 +188,7 @@ class Executor:
         started = part = None
         try:
             # The script's default device and other torch modes must not affect the operators of the program.
-            with (
-                torch._C._AutoDispatchBelowAutograd(),
-                torch._C._DisableAutocast(),
-                torch._C.DisableTorchFunction(),
-            ):
+            with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), torch._C.DisableTorchFunction():
                 # The monitor gets one busy interval per execution; only a profile lists single operators.
                 begun = time.perf_counter()
                 started = self.monitor.begin(loaded.handle, begun)
@@ -231,7 +227,10 @@ class Executor:
         if is_sampled:
             samples.add_times(times)
         if entry is not None:
-            self._record_in_profile(core, loaded, entry, graph_buffers, int(queued * 1e9), times)
+            index = core.global_index
+            ring.record_memory_levels(index, memory.levels)
+            ring.record_output_allocations(entry, index, [graph_buffers[n].address for n in compiled.outputs])
+            ring.record_execution(entry, index, loaded.flops, int(queued * 1e9), times)
         _forget(listed)
         loaded.executions += 1
         steady_state.executed(loaded.work)
@@ -243,26 +242,11 @@ class Executor:
         metrics.add_duration("ExecuteTime", seconds)
         metrics.add_duration("ExecuteLatency", ended - queued)
         metrics.increment("ExecuteComputation")
-        self._finish(core, started, loaded.flops, queued_until - queued, bad, ended)
-
-    def _record_in_profile(
-        self, core: Core, loaded: LoadedProgram, entry: GraphEntry, graph_buffers: Any, queued_ns: int, times: Any
-    ) -> None:
-        """Adds an execution to the profile. Callers release the buffers of the graph afterwards."""
-        index = core.global_index
-        ring.record_memory_levels(index, core.memory.levels)
-        ring.record_output_allocations(
-            entry, index, [graph_buffers[number].address for number in loaded.program.compiled.outputs]
-        )
-        ring.record_execution(entry, index, loaded.flops, queued_ns, times)
-
-    def _finish(self, core: Core, started: Any, flops: int, queued: float, bad: bool, ended: float) -> None:
-        """Reports the outcome of an execution. Raises ExecutionFailed on NaN if NEURON_FAIL_ON_NAN is set."""
         status = NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR if bad else NrtStatus.SUCCESS
         if bad:
-            core.statistics.numerical_errors_total += 1
+            statistics.numerical_errors_total += 1
             metrics.increment("NumericalErrors")
-        self.monitor.end(started, flops, status, queued, ended)
+        self.monitor.end(started, loaded.flops, status, queued_until - queued, ended)
         if bad and self.policy.fail_on_nan:
             raise ExecutionFailed(
                 status, f"the results of an execution have NaN in them; unset {FAIL_ON_NAN} to go on nevertheless"
@@ -356,7 +340,9 @@ class Executor:
         memory = core.memory
         memory.allocate(Category.MODEL_CODE, code_bytes)
         try:
-            self._grow_scratchpad(core, compiled.scratchpad_bytes)
+            missing = compiled.scratchpad_bytes - memory.levels[Category.SCRATCHPAD]
+            if missing > 0:  # the models of a core share one scratchpad
+                memory.allocate(Category.SCRATCHPAD, missing)
         except OutOfDeviceMemory:
             memory.free(Category.MODEL_CODE, code_bytes)
             raise
@@ -367,12 +353,6 @@ class Executor:
         loaded = LoadedProgram(program, code_bytes, handle, origin, self.machine_code.native_program(program, flags))
         self.loaded.setdefault(core.local_index, {})[id(loaded)] = loaded
         return loaded
-
-    def _grow_scratchpad(self, core: Core, nbytes: int) -> None:
-        """Grows the scratchpad of a core, which all its models share, to at least `nbytes`."""
-        missing = nbytes - core.memory.levels[Category.SCRATCHPAD]
-        if missing > 0:
-            core.memory.allocate(Category.SCRATCHPAD, missing)
 
     def _unload(self, loaded: LoadedProgram) -> None:
         replayer.drop_trace(loaded.cache_entry)
@@ -412,45 +392,12 @@ def _forget(listed: Sequence[Buffer | None]) -> None:
                 release(buffer)
 
 
-def _abandon(listed: Sequence[Buffer | None], error: BaseException) -> None:
-    """Detaches buffers from a failed graph. Buffers without a value store the error instead."""
-    for buffer in listed:
-        if buffer is not None and buffer.value is None:
-            buffer.failure = error
-    _forget(listed)
-
-
 _MOST_PREPARED = 16  # programs to prepare at most; a training repeats only a few
 
 
 class LoadedProgram:
-    """A program loaded on a core, with its HBM use and its handle at the daemon."""
-
-    __slots__ = (
-        "cache_entry",
-        "code_bytes",
-        "entry",
-        "executions",
-        "flops",
-        "handle",
-        "nan_check",
-        "native",
-        "origin",
-        "output_bytes",
-        "output_bytes_total",
-        "program",
-        "run",
-        "samples",
-        "work",
-    )
-
     def __init__(
-        self,
-        program: Program,
-        code_bytes: int,
-        handle: Any,
-        origin: GraphOrigin,
-        native: NativeProgram | None = None,
+        self, program: Program, code_bytes: int, handle: Any, origin: GraphOrigin, native: NativeProgram | None
     ) -> None:
         compiled = program.compiled
         self.program = program
@@ -468,11 +415,6 @@ class LoadedProgram:
         self.samples = OperatorSamples([instruction.operator.name for instruction in compiled.instructions])
         self.origin = origin
         self.entry: GraphEntry | None = None  # the entry of the program's graph in the profile ring
-
-    @property
-    def may_sample(self) -> bool:
-        """Returns whether the program's operators can be timed one by one, which native machine code does not allow."""
-        return self.native is None or not self.native.is_native
 
 
 def prepare_profile(programs: Iterable[LoadedProgram]) -> None:

@@ -28,14 +28,9 @@ from neurontools.runtime.counting.step_clock import COLLECTIVE, step_clock
 from neurontools.runtime.execution.policy import ExecutionFailed, deadline
 from neurontools.runtime.tensors.buffers import Tensor
 
-_REDUCE_OPS: dict[str, Any] = {
-    "sum": dist.ReduceOp.SUM,
-    "min": dist.ReduceOp.MIN,
-    "max": dist.ReduceOp.MAX,
-    "mul": dist.ReduceOp.PRODUCT,
-    "and": dist.ReduceOp.BAND,
-    "or": dist.ReduceOp.BOR,
-}
+REDUCTIONS = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT": "mul", "BAND": "and", "BOR": "or"}
+"""The reductions of torch.distributed.ReduceOp, and their names in graphs."""
+_REDUCE_OPS: dict[str, Any] = {name: getattr(dist.ReduceOp, member) for member, name in REDUCTIONS.items()}
 
 
 class CollectiveFailed(ExecutionFailed):
@@ -60,11 +55,7 @@ def run_collective(
     group = group_of(number)
     try:
         return collective_wait.run_measured(
-            kind,
-            number,
-            group,
-            nbytes,
-            lambda: _FUNCTIONS[kind](group, list(outputs), list(inputs), reduction, root),
+            kind, number, group, nbytes, lambda: _FUNCTIONS[kind](group, list(outputs), list(inputs), reduction, root)
         )
     except ExecutionFailed:
         raise
@@ -197,10 +188,7 @@ _subgroups: dict[tuple[int, ...], int] = {}
 
 
 def prefix_store_of_start(store: Any) -> Any:
-    """Returns a rendezvous store with a key prefix for the current start of the ranks.
-
-    torchrun keeps its store when it restarts the ranks, so the store still has the addresses of the ended ranks.
-    """
+    """Adds a key prefix, because torchrun's store still has the addresses of ended ranks after a restart."""
     return dist.PrefixStore(f"neuron-start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
@@ -231,7 +219,6 @@ def rendezvous_store() -> Any:
 
 
 def has_joined_world() -> bool:
-    """Returns whether the group of all ranks exists."""
     return bool(_sizes)
 
 
@@ -241,7 +228,6 @@ def own_rank() -> int | None:
 
 
 def group_of(number: int) -> Any:
-    """Returns the group with this number. Raises IndexError if there is none."""
     return _groups[number]
 
 

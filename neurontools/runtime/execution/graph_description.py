@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from neurontools.profile.definitions import Engine, GraphDefinition, OperatorDefinition, engine_of
 from neurontools.runtime.execution.steady_state import work_of
 from neurontools.runtime.operators.layout import TensorLayout
+from neurontools.runtime.operators.operator import flattened
 from neurontools.runtime.profiling.ring import GraphEntry, StackTable, ring
-from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, ValueUse, flattened
+from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, ValueUse
 from neurontools.runtime.programs.compiler import live_operators
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.programs.program import Program
@@ -81,11 +81,10 @@ def profile_operators(
     to whether it belongs to backward.
     """
     described = []
-    for position, instruction in enumerate(compiled.instructions):
+    for position, (instruction, counted) in enumerate(zip(compiled.instructions, flops, strict=True)):
         stack, is_backward = origins.get(position, (-1, False))
         name = operator_label(instruction)
         used, first = _instruction_layouts(instruction, compiled)
-        counted = flops[position]
         described.append(
             OperatorDefinition(
                 graph=graph,
@@ -129,7 +128,7 @@ def _instruction_layouts(
     layouts = compiled.layouts
     read = [
         use.layout or layouts[use.value]
-        for use in flattened([list(instruction.arguments), list(instruction.keywords.values())])
+        for use in flattened([instruction.arguments, *instruction.keywords.values()])
         if isinstance(use, ValueUse)
     ]
     written = [layouts[number] for number in (*flattened(instruction.results), *instruction.written)]
@@ -137,23 +136,14 @@ def _instruction_layouts(
 
 
 def _compute_type(instruction: Instruction, compiled: CompiledGraph, numerics: Numerics) -> str | None:
-    uses: Any = (part for part in flattened(list(instruction.arguments)) if isinstance(part, ValueUse))
-    first = next(uses, None)
-    if first is None:
-        return None
-    return numerics.multiplied(str(compiled.layouts[first.value].device_dtype).removeprefix("torch."))
+    for part in flattened(instruction.arguments):
+        if isinstance(part, ValueUse):
+            return numerics.multiplied(str(compiled.layouts[part.value].device_dtype).removeprefix("torch."))
+    return None
 
 
 _MOST_EARLIER_GRAPHS = 8
 _INPUT = " = input "
-
-
-@dataclass(frozen=True, slots=True)
-class _EarlierGraph:
-    """The inputs of an earlier graph, and its operator names without shapes."""
-
-    inputs: tuple[str, ...]
-    operators: tuple[str, ...]
 
 
 class GraphChanges:
@@ -164,29 +154,28 @@ class GraphChanges:
 
     def __init__(self) -> None:
         self.latest: deque[str] = deque(maxlen=_MOST_EARLIER_GRAPHS)
-        self._earlier_graphs: deque[_EarlierGraph] = deque(maxlen=_MOST_EARLIER_GRAPHS)
+        # The inputs of each graph, and its operator names without shapes.
+        self._earlier_graphs: deque[tuple[list[str], list[str]]] = deque(maxlen=_MOST_EARLIER_GRAPHS)
 
     def add_graph(self, text: str) -> None:
         """Compares a new graph with earlier graphs and stores the difference. `text` is from `compiler.graph_text`."""
         lines = text.splitlines()
-        inputs = tuple(line.partition(_INPUT)[2] for line in lines if _INPUT in line)
-        operators = tuple(line.partition(" = ")[2].partition("(")[0] for line in lines if _INPUT not in line)
-        new = _EarlierGraph(inputs, operators)
-        alike = next((earlier for earlier in reversed(self._earlier_graphs) if earlier.operators == operators), None)
+        inputs = [line.partition(_INPUT)[2] for line in lines if _INPUT in line]
+        operators = [line.partition(" = ")[2].partition("(")[0] for line in lines if _INPUT not in line]
+        alike = next((earlier for earlier, names in reversed(self._earlier_graphs) if names == operators), None)
         if alike is not None:
-            changed = [(old, now) for old, now in zip(alike.inputs, inputs, strict=False) if old != now]
+            changed = [(old, now) for old, now in zip(alike, inputs, strict=False) if old != now]
             if changed:
                 old, now = _first_difference(*changed[0])
                 self.latest.append(f"an input is {now} where it was {old}")
-            elif len(alike.inputs) != len(inputs):
-                self.latest.append(f"it has {len(inputs)} inputs where it had {len(alike.inputs)}")
+            elif len(alike) != len(inputs):
+                self.latest.append(f"it has {len(inputs)} inputs where it had {len(alike)}")
             else:
                 self.latest.append("a constant in it has changed, or other results of it are needed later")
         elif self._earlier_graphs:
-            self.latest.append(
-                f"it has {len(operators)} operators, the one before has {len(self._earlier_graphs[-1].operators)}"
-            )
-        self._earlier_graphs.append(new)
+            before = len(self._earlier_graphs[-1][1])
+            self.latest.append(f"it has {len(operators)} operators, the one before has {before}")
+        self._earlier_graphs.append((inputs, operators))
 
 
 def _first_difference(old: str, now: str) -> tuple[str, str]:

@@ -22,6 +22,8 @@ from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 from neurontools.runtime.tensors.buffers import Core, Tensor
 from neurontools.util.version import __version__
 
+collective_hooks: list[Callable[[], None]] = []
+"""Functions that apply faults before each collective; usually none. Callers hold the runtime's lock."""
 DEFAULT_TIMEOUT_SECONDS = 30.0  # default of NEURON_RT_EXEC_TIMEOUT, from the table in its documentation
 _IN_COLLECTIVES = (FaultEffect.HANGS_IN_COLLECTIVE, FaultEffect.IS_LATE_IN_COLLECTIVES)
 
@@ -38,8 +40,6 @@ def apply_fault(program: Program, core: Core, faults: ArmedFaults, timeout_secon
 
 
 class _FaultyRun:
-    """One execution with injected faults."""
-
     def __init__(
         self, program: Program, core: int, faults: ArmedFaults, due_faults: list[ArmedFault], timeout_seconds: float
     ) -> None:
@@ -65,13 +65,13 @@ class _FaultyRun:
             if fault.kind.effect is FaultEffect.HANGS and not fault.over.wait(self._timeout_seconds):
                 raise self._failure(fault)
         began = time.perf_counter()
-        collective_faults.hooks = [
+        collective_hooks[:] = [
             partial(self._in_collective, fault) for fault in self._due_faults if fault.kind.effect in _IN_COLLECTIVES
         ]
         try:
             outputs = self._program.run(inputs, scalars, hosts, generator)
         finally:
-            collective_faults.hooks = []
+            collective_hooks.clear()
         seconds = time.perf_counter() - began
         for fault in self._due_faults:
             if fault.kind.effect is FaultEffect.HAS_NAN:
@@ -111,13 +111,11 @@ class _FaultyRun:
         self._faults.acknowledge(fault, self._core)
 
     def _written(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the inputs that the program updates in place."""
         compiled = self._program.compiled
         written = {number for instruction in compiled.instructions for number in instruction.written}
         return [value for number, value in zip(compiled.inputs, inputs, strict=True) if number in written]
 
     def _failure(self, fault: ArmedFault) -> ExecutionFailed:
-        """Returns the error of the execution, after logging the fault and reporting it to the daemon."""
         self._log(fault)
         self._faults.acknowledge(fault, self._core)
         return ExecutionFailed(fault.kind.status, f"{self._causes(fault)[-1][1]} [injected fault {fault.number}]")
@@ -145,15 +143,3 @@ class _FaultyRun:
         )
         for line in execution_failure_lines(self._causes(fault), fault.kind.status, facts, os.getpid(), time.time()):
             write_stderr_line(line)
-
-
-class CollectiveFaults:
-    """Functions that apply faults before each collective; usually none. Callers hold the runtime's lock."""
-
-    __slots__ = ("hooks",)
-
-    def __init__(self) -> None:
-        self.hooks: list[Callable[[], None]] = []
-
-
-collective_faults = CollectiveFaults()

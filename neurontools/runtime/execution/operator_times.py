@@ -26,17 +26,6 @@ class OperatorSamples:
     their operators were timed or not.
     """
 
-    __slots__ = (
-        "counted_executions",
-        "counted_seconds",
-        "counts",
-        "kind_of",
-        "names",
-        "nanoseconds",
-        "next_at",
-        "seconds",
-    )
-
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(dict.fromkeys(names))
         numbers = {name: number for number, name in enumerate(self.names)}
@@ -106,11 +95,10 @@ class OperatorTimes:
         for program in programs:
             self.count_executions(program)
         with self._lock:
-            kinds = sorted((name for name in self._seconds if name), key=lambda name: -self._seconds[name])
-            rest = [name for name in self._seconds if name not in kinds[: MOST_OPERATORS - 1]]
-            found = [
-                OperatorTime(name, self._seconds[name], self._executions[name]) for name in kinds[: MOST_OPERATORS - 1]
-            ]
+            names = sorted((name for name in self._seconds if name), key=lambda name: -self._seconds[name])
+            listed = names[: MOST_OPERATORS - 1]
+            rest = [name for name in self._seconds if name not in listed]
+            found = [OperatorTime(name, self._seconds[name], self._executions[name]) for name in listed]
             if rest:
                 seconds = sum(self._seconds[name] for name in rest)
                 found.append(OperatorTime("", seconds, sum(self._executions[name] for name in rest)))

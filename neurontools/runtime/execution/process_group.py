@@ -14,6 +14,7 @@ from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.counting.step_clock import COLLECTIVE, step_clock
 from neurontools.runtime.execution.gloo import (
+    REDUCTIONS,
     CollectiveFailed,
     add_process_group,
     group_of,
@@ -21,7 +22,7 @@ from neurontools.runtime.execution.gloo import (
     prefix_store_of_start,
     run_collective,
 )
-from neurontools.runtime.execution.injection import collective_faults
+from neurontools.runtime.execution.injection import collective_hooks
 from neurontools.runtime.operators.operator import DeviceOperator, operators
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffers import Core, Tensor, buffers
@@ -37,7 +38,7 @@ def register_backend() -> None:
         if name not in _registered:
             _registered.add(name)
             # For CPU tensors too, because DistributedDataParallel keeps its map of used parameters on the CPU.
-            dist.Backend.register_backend(name, _create_process_group, devices=[device.name, "cpu"])
+            dist.Backend.register_backend(name, NeuronProcessGroup, devices=[device.name, "cpu"])
 
 
 def _completed_work(result: Any) -> Any:
@@ -75,20 +76,16 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     @property
     def group_name(self) -> str:
-        """Returns the name by which torch finds the group."""
         return self._name
 
     def getBackendName(self) -> str:  # noqa: N802
-        """Returns the name of the device, which is also the name of the backend."""
         return device.name
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        """Reduces tensors over the ranks in place: sum, average, minimum and so on."""
         op = dist.ReduceOp.SUM if opts is None else getattr(opts, "reduceOp", opts)
         return self._run("all_reduce", tensors if isinstance(tensors, list) else [tensors], [], reduction_name(op))
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        """Reduces several tensors like allreduce."""
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
@@ -96,45 +93,38 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self.allreduce(tensors, opts)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        """Sends tensors of one rank to all ranks."""
         return self._run("broadcast", tensors, [], root=0 if opts is None else opts.rootRank)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Collects the tensors of all ranks into a list on each rank."""
         del opts
         for listed, value in zip(outputs, inputs, strict=True):
             self._run("all_gather", listed, [value])
         return _completed_work(outputs)
 
     def all_gather_single(self, output: Tensor, value: Tensor, opts: Any = None) -> Any:
-        """Collects the tensors of all ranks into one tensor on each rank."""
         del opts
         parts = list(output.view(self.size(), *value.shape).unbind(0))
         self._run("all_gather", parts, [value])
         return _completed_work([output])
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Collects several tensors like all_gather_single."""
         for output, value in zip(outputs, inputs, strict=True):
             self.all_gather_single(output, value, opts)
         return _completed_work(outputs)
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Any:
-        """Reduces lists of tensors over the ranks; each rank keeps its part."""
         op = reduction_name(dist.ReduceOp.SUM if opts is None else opts.reduceOp)
         for output, listed in zip(outputs, inputs, strict=True):
             self._run("reduce_scatter", [output], listed, op)
         return _completed_work(outputs)
 
     def reduce_scatter_single(self, output: Tensor, value: Tensor, opts: Any = None) -> Any:
-        """Reduces one tensor over the ranks; each rank keeps its part."""
         op = reduction_name(dist.ReduceOp.SUM if opts is None else opts.reduceOp)
         parts = list(value.view(self.size(), *output.shape).unbind(0))
         self._run("reduce_scatter", [output], parts, op)
         return _completed_work([output])
 
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Reduces several tensors like reduce_scatter_single."""
         for output, value in zip(outputs, inputs, strict=True):
             self.reduce_scatter_single(output, value, opts)
         return _completed_work(outputs)
@@ -143,14 +133,12 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
     _reduce_scatter_base = reduce_scatter_single
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Sends one tensor to each rank and receives one from each."""
         del opts
         return self._run("all_to_all", outputs, inputs)
 
     def all_to_all_single(
         self, output: Tensor, value: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
     ) -> Any:
-        """Sends one part of a tensor to each rank and receives one part from each."""
         del opts
         size = self.size()
         outputs = output.split(list(output_sizes)) if output_sizes else output.chunk(size)
@@ -161,12 +149,10 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
     alltoall_base = all_to_all_single
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
-        """Collects the tensors of all ranks on the root rank."""
         self._run("gather", outputs[0] if outputs else [], inputs, root=opts.rootRank)
         return _completed_work(outputs)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Any:
-        """Sends one tensor of the root rank to each rank."""
         return self._run("scatter", outputs, inputs[0] if inputs else [], root=opts.rootRank)
 
     def send(self, tensors: list[Tensor], destination: int, tag: int = 0) -> Any:
@@ -203,12 +189,7 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
             device.flush(core, "PointToPoint")
 
 
-def _create_process_group(store: Any, rank: int, size: int, timeout: timedelta) -> NeuronProcessGroup:
-    return NeuronProcessGroup(store, rank, size, timeout)
-
-
 _libraries: list[Any] = []
-_NAMES = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT": "mul", "BAND": "and", "BOR": "or"}
 
 
 def register_collective_operators() -> None:
@@ -229,9 +210,10 @@ def register_collective_operators() -> None:
 
 def reduction_name(op: Any) -> str:
     """Returns the name of a torch.distributed.ReduceOp. Raises NotImplementedError for an unsupported reduction."""
-    name = next((text for member, text in _NAMES.items() if op == getattr(dist.ReduceOp, member)), None)
+    name = next((text for member, text in REDUCTIONS.items() if op == getattr(dist.ReduceOp, member)), None)
     if name is None:
-        raise NotImplementedError(f"reduction {op} is not supported on {device.name}; use one of {', '.join(_NAMES)}")
+        known = ", ".join(REDUCTIONS)
+        raise NotImplementedError(f"reduction {op} is not supported on {device.name}; use one of {known}")
     return name
 
 
@@ -267,7 +249,7 @@ def _run_in_graph(
 ) -> None:
     """Runs a collective on CPU tensors, and adds its time and bytes to the statistics."""
     started = time.perf_counter()
-    for hook in collective_faults.hooks:
+    for hook in collective_hooks:
         hook()
     nbytes = sum(t.nbytes for t in (inputs or outputs))
     step_clock.latest_collective = kind

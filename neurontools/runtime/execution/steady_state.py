@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from operator import sub
+from typing import NamedTuple
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -27,10 +28,6 @@ class DeviceCounts(NamedTuple):
     batches: int
     collectives: int
     collective_bytes: int
-
-    def since(self, before: DeviceCounts) -> DeviceCounts:
-        """Returns the increase since the earlier counts `before`."""
-        return DeviceCounts(*(now - earlier for now, earlier in zip(self, before, strict=True)))
 
 
 class _Interval(NamedTuple):
@@ -61,7 +58,6 @@ class SteadyState:
         self._steps = 0
 
     def executed(self, work: ExecutionWork) -> None:
-        """Adds the work of one execution. Any thread may call this method."""
         if len(self._recent) < _MOST_EXECUTIONS:
             self._recent.append(work)
 
@@ -74,7 +70,8 @@ class SteadyState:
         if not self._recent:
             return
         recent, self._recent = self._recent, []
-        kind = _Interval(self._steps, counts.since(self._before), tuple(map(id, recent)))
+        increase = DeviceCounts(*map(sub, counts, self._before))
+        kind = _Interval(self._steps, increase, tuple(map(id, recent)))
         self._before, self._steps = counts, 0
         if kind not in self._work:
             if len(recent) >= _MOST_EXECUTIONS or len(self._work) >= _MOST_KINDS:
@@ -136,11 +133,7 @@ def current_counts() -> DeviceCounts:
 
 def watch_steady_state() -> None:
     """Registers a hook that reports each optimizer step to `steady_state`. Call once, after count_optimizer_steps."""
-
-    def stepped(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        steady_state.step_done(current_counts())
-
-    register_optimizer_step_post_hook(stepped)
+    register_optimizer_step_post_hook(lambda *_: steady_state.step_done(current_counts()))
 
 
 @dataclass(slots=True)
@@ -157,7 +150,6 @@ class ExecutionWork:
 
     @property
     def flops(self) -> int:
-        """Returns the total FLOPs of all dtypes."""
         return self.flops_by_dtype.total()
 
     def add(self, other: ExecutionWork, times: int) -> None:
@@ -169,9 +161,8 @@ class ExecutionWork:
 
 
 def work_of(compiled: CompiledGraph, numerics: Numerics) -> ExecutionWork:
-    """Returns the work of one execution of a compiled graph."""
-    work = ExecutionWork(tensors_total=len(compiled.inputs) + len(compiled.outputs))
+    tensors = (*compiled.inputs, *compiled.outputs)
+    work = ExecutionWork(Counter(), len(tensors), sum(compiled.layouts[number].nbytes for number in tensors))
     for dtype, flops in compiled.flops_by_dtype.items():
         work.flops_by_dtype[numerics.multiplied(dtype)] += flops
-    work.moved_bytes = sum(compiled.layouts[number].nbytes for number in (*compiled.inputs, *compiled.outputs))
     return work

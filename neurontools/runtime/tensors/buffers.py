@@ -77,9 +77,7 @@ class Graph:
             buffer.index = len(self.buffers)
             self.buffers.append(buffer)
             self.key.append(-1 - buffer.layout.id)
-            buffer.graph = (
-                self  # assigned last, so that an interrupt before this line leaves the buffer outside of the graph
-            )
+            buffer.graph = self  # assigned last, so that an interrupt before leaves the buffer outside of the graph
         return buffer.index
 
     def add_result(self, buffer: Buffer) -> None:
@@ -207,13 +205,7 @@ class CoreMemory:
     hundreds of changes.
     """
 
-    def __init__(
-        self,
-        limit_bytes: int,
-        device_index: int,
-        core_index: int,
-        hbm_index: int = 0,
-    ) -> None:
+    def __init__(self, limit_bytes: int, device_index: int, core_index: int, hbm_index: int = 0) -> None:
         self.limit_bytes = limit_bytes
         self.device_index = device_index
         self.core_index = core_index
@@ -234,12 +226,10 @@ class CoreMemory:
             self.peak_bytes = total
 
     def free(self, category: Category, nbytes: int) -> None:
-        """Counts bytes as free."""
         self.levels[category] -= nbytes
         self.total_bytes -= nbytes
 
     def move(self, source: Category, target: Category, nbytes: int) -> None:
-        """Moves bytes from one category to another."""
         self.levels[source] -= nbytes
         self.levels[target] += nbytes
 
@@ -252,12 +242,9 @@ class CoreMemory:
 
         Calls `write_log` if it is set, and names the log file in the error.
         """
-        usage = dict(_TABLE_ROWS)[category]
+        usage, place = dict(_TABLE_ROWS)[category], f"ND {self.device_index}:NC {self.core_index}"
         lines = [
-            (
-                f"Failed to allocate {size_text(nbytes)} (usage: {usage}) on ND {self.device_index}:NC "
-                f"{self.core_index}, current utilization:"
-            ),
+            f"Failed to allocate {size_text(nbytes)} (usage: {usage}) on {place}, current utilization:",
             f"\t* total: {size_text(self.total_bytes)} of {size_text(self.limit_bytes)}",
         ]
         lines += [f"\t* {name}: {size_text(self.levels[row])}" for row, name in _TABLE_ROWS if self.levels[row]]
@@ -298,7 +285,7 @@ class BufferTable:
         self.lock = RLock()
         self.by_address: dict[int, Buffer] = {}
         self._by_slot: dict[int, Buffer] = {}
-        self.write_graphs: Callable[[], None] = _nothing
+        self.write_graphs: Callable[[], None] = lambda: None  # until a trace is replayed
         storages.used_addresses = lambda: [(b.address, b.layout.span_bytes) for b in self.by_address.values()]
 
     def create(self, layout: TensorLayout, value: Tensor | None, core: Core) -> tuple[Tensor, Buffer]:
@@ -372,10 +359,6 @@ class BufferTable:
         The lock stays the same object.
         """
         self.lock._at_fork_reinit()  # type: ignore[attr-defined]
-
-
-def _nothing() -> None:
-    """The default of `BufferTable.write_graphs`: does nothing, because no trace is being replayed."""
 
 
 def release(buffer: Buffer) -> None:

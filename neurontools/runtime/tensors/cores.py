@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -94,8 +94,11 @@ def _requested_core(environment: Mapping[str, str], index: int) -> int:
     return (parse_visible_cores(visible)[0] if visible else 0) + index
 
 
-class Monitor(Protocol):
-    """Receives the models and executions of this process. No method raises or blocks."""
+class Monitor:
+    """Receives the models and executions of this process. No method raises or blocks.
+
+    The methods of this class do nothing, because no daemon is connected.
+    """
 
     def load_model(self, core: Core, name: str, code_bytes: int, scratchpad_bytes: int) -> Any:
         """Reports a model loaded onto a core. Returns a handle for `begin` and `unload_model`."""
@@ -111,25 +114,6 @@ class Monitor(Protocol):
 
     def error(self, kind: str) -> None:
         """Reports an error outside of executions: generic, numerical, transient, model, runtime or hardware."""
-
-
-class NotMonitored:
-    """The monitor of a process without a daemon."""
-
-    def load_model(self, core: Core, name: str, code_bytes: int, scratchpad_bytes: int) -> Any:
-        """Does nothing: no daemon is connected."""
-
-    def unload_model(self, handle: Any) -> None:
-        """Does nothing: no daemon is connected."""
-
-    def begin(self, handle: Any, at_seconds: float) -> Any:
-        """Does nothing: no daemon is connected."""
-
-    def end(self, started: Any, flops: int, status: NrtStatus, queued_seconds: float, at_seconds: float) -> None:
-        """Does nothing: no daemon is connected."""
-
-    def error(self, kind: str) -> None:
-        """Does nothing: no daemon is connected."""
 
 
 _OUTCOMES = {
@@ -157,7 +141,7 @@ _ERRORS = {
 }
 
 
-class Reported:
+class Reported(Monitor):
     """Reports to the daemon through a Reporter, which never raises and never blocks."""
 
     def __init__(self, reporter: Reporter) -> None:
@@ -181,12 +165,7 @@ class Reported:
         return model, model.begin(core, at_seconds)
 
     def end(
-        self,
-        started: tuple[LoadedModel, Any],
-        flops: int,
-        status: NrtStatus,
-        queued_seconds: float,
-        at_seconds: float,
+        self, started: tuple[LoadedModel, Any], flops: int, status: NrtStatus, queued_seconds: float, at_seconds: float
     ) -> None:
         model, token = started
         if status is NrtStatus.SUCCESS:
@@ -225,9 +204,8 @@ def _table(memory: CoreMemory) -> list[str]:
         if buffer.core.memory is memory and buffer.value is not None:
             alike[(Category(buffer.category).name.lower(), buffer.layout.text(), buffer.layout.nbytes)] += 1
     lines = [f"{'BYTES':>16} {'COUNT':>7} {'CATEGORY':<10} TENSOR"]
-    for (category, layout, nbytes), count in sorted(alike.items(), key=lambda item: -item[0][2] * item[1])[
-        :_MOST_LINES
-    ]:
+    ordered = sorted(alike.items(), key=lambda item: -item[0][2] * item[1])
+    for (category, layout, nbytes), count in ordered[:_MOST_LINES]:
         lines.append(f"{nbytes * count:>16} {count:>7} {category:<10} {layout}")
     if len(alike) > _MOST_LINES:
         lines.append(f"and {len(alike) - _MOST_LINES} more kinds of tensors")

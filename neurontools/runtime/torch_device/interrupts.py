@@ -33,6 +33,7 @@ from torch.utils import hooks as module_hooks
 from neurontools.util.signals import defer_signals_here
 
 Hook = Callable[..., Any]
+Tensor: Any = torch.Tensor
 
 
 class _Running(threading.local):
@@ -47,23 +48,17 @@ _running = _Running()
 
 def guard_backward_hooks() -> None:
     """Patches backward hooks and the autograd engine, so that a hook may raise. Call once per process."""
-    graph: Any = torch.autograd.graph
-    run = graph._engine_run_backward
-    guarded_run = _guarded_run(run)
-    graph._engine_run_backward = guarded_run
     autograd: Any = torch.autograd
-    autograd._engine_run_backward = guarded_run
-    tensor: Any = torch.Tensor
-    tensor.register_hook = _registering(tensor.register_hook, _refused_gradient)
-    tensor.register_post_accumulate_grad_hook = _registering(
-        tensor.register_post_accumulate_grad_hook, _refused_gradient
-    )
+    graph: Any = autograd.graph
+    autograd._engine_run_backward = graph._engine_run_backward = _guarded_run(graph._engine_run_backward)
+    for name in ("register_hook", "register_post_accumulate_grad_hook"):
+        setattr(Tensor, name, _registering(getattr(Tensor, name)))
     saved: Any = graph.saved_tensors_hooks
     make = saved.__init__
 
     @functools.wraps(make)
     def make_guarded(self: Any, pack_hook: Hook, unpack_hook: Hook) -> None:
-        make(self, pack_hook, _guarded(unpack_hook, _refused_saved_tensor))
+        make(self, pack_hook, _guarded(unpack_hook, lambda _packed: None))
 
     saved.__init__ = make_guarded
     module: Any = module_hooks.BackwardHook
@@ -77,14 +72,11 @@ def guard_backward_hooks() -> None:
 
 
 class _GuardedNode:
-    """Wraps an autograd node, so that module hooks registered on the node may raise."""
-
     def __init__(self, node: Any) -> None:
         self._node = node
 
     def register_hook(self, hook: Hook) -> Any:
-        """Registers a hook, which may raise, on the node."""
-        return self._node.register_hook(_guarded(hook, _refused_gradients))
+        return self._node.register_hook(refusing_hook(hook))
 
 
 def refusing_hook(hook: Hook) -> Hook:
@@ -116,10 +108,10 @@ def _guarded_run(run: Callable[..., Any]) -> Callable[..., Any]:
     return run_guarded
 
 
-def _registering(register: Callable[..., Any], refused: Callable[..., Any]) -> Callable[..., Any]:
+def _registering(register: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(register)
     def register_guarded(self: Any, hook: Hook) -> Any:
-        return register(self, hook if self.is_cpu else _guarded(hook, refused))
+        return register(self, hook if self.is_cpu else _guarded(hook, _refused_gradient))
 
     return register_guarded
 
@@ -146,10 +138,6 @@ def _guarded(hook: Hook, refused: Callable[..., Any]) -> Hook:
 def _refused_gradient(_gradient: Any) -> Any:
     """Returns a CPU bool tensor, which is not a valid gradient of any device tensor."""
     return torch.empty(0, dtype=torch.bool, device="cpu")
-
-
-def _refused_saved_tensor(_packed: Any) -> Any:
-    return None
 
 
 def _refused_gradients(gradients: Any, *_: Any) -> Any:
@@ -184,7 +172,10 @@ class _NativeStack:
 
     def has_call(self, caller: bytes, called: bytes) -> bool:
         """Returns whether the stack has a direct call of function `called` from a library named like `caller`."""
-        symbols = [self._symbol(address) for address in self._frames()]
+        symbols = []
+        for address in self._frames():
+            symbols.append(_Symbol())
+            self._dladdr(ctypes.c_void_p(address), ctypes.byref(symbols[-1]))
         return any(
             inner.name == called and caller in (outer.file or b"") for inner, outer in itertools.pairwise(symbols)
         )
@@ -193,21 +184,11 @@ class _NativeStack:
         addresses = (ctypes.c_void_p * _MOST_FRAMES)()  # not shared, because another signal may interrupt this call
         return addresses[: self._backtrace(addresses, _MOST_FRAMES)]
 
-    def _symbol(self, address: int | None) -> _Symbol:
-        symbol = _Symbol()
-        self._dladdr(ctypes.c_void_p(address), ctypes.byref(symbol))
-        return symbol
-
 
 def resend_lost_interrupts() -> None:
-    """Replaces Python's SIGINT handler. Where raising would abort the process, the new handler resends the signal.
-
-    Call once per process, in the main thread. Does nothing in any other thread, if the script has its own handler, or
-    if the C library lacks backtrace or dladdr.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    """Replaces Python's SIGINT handler in the main thread, unless the script has its own handler. Call once."""
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if not is_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     try:
         stack = _NativeStack()

@@ -27,6 +27,9 @@ from neurontools.runtime.tensors.buffers import Buffer, Category, Tensor, buffer
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.torch_device.interrupts import refusing_hook
 
+_Parameter: Any = torch.nn.Parameter
+_Module: Any = torch.nn.Module
+
 
 class _Converting(threading.local):
     """Per thread: the number of nested module conversions."""
@@ -39,9 +42,8 @@ _converting = _Converting()
 
 def keep_parameter_identity() -> None:
     """Patches torch so that converting a module swaps only the values of its parameters. Call once per process."""
-    module: Any = torch.nn.Module
     for method in ("_apply", "_load_from_state_dict"):
-        setattr(module, method, _mark_conversion(getattr(module, method)))
+        setattr(_Module, method, _mark_conversion(getattr(_Module, method)))
     utils: Any = torch.utils
     original = utils.swap_tensors
 
@@ -82,10 +84,6 @@ def _was_converted(_gradients: Any) -> None:
     )
 
 
-_Parameter: Any = torch.nn.Parameter
-_Module: Any = torch.nn.Module
-
-
 def assign_category(tensors: Iterable[Tensor | None], category: Category = Category.CONSTANTS) -> None:
     """Sets the memory category of device tensors and skips all others."""
     with buffers.lock:
@@ -101,9 +99,8 @@ def _storage_tensors(tensor: Any) -> Iterator[Tensor]:
     if not is_traceable_wrapper_subclass(tensor):
         yield tensor
         return
-    wrapper: Any = tensor
-    for name in wrapper.__tensor_flatten__()[0]:
-        part = getattr(wrapper, name)
+    for name in tensor.__tensor_flatten__()[0]:
+        part = getattr(tensor, name)
         if isinstance(part, Tensor):
             yield from _storage_tensors(part)
 
@@ -116,11 +113,6 @@ def _account(buffer: Buffer, category: Category) -> None:
     buffer.category = category
 
 
-def _own_tensors(module: Any) -> Iterator[Tensor | None]:
-    yield from module._parameters.values()
-    yield from module._buffers.values()
-
-
 def account_parameters() -> None:
     """Counts parameters and buffers of modules on the device as constants. Call once per process."""
 
@@ -131,9 +123,10 @@ def account_parameters() -> None:
     register_module_parameter_registration_hook(registered)
     register_module_buffer_registration_hook(registered)
     _recreate_lazy_parameters()
-    _run_after_method("_apply", lambda module: assign_category(_own_tensors(module)))
-    # deepcopy and unpickling call __setstate__.
-    _run_after_method("__setstate__", lambda module: assign_category(_own_tensors(module)))
+    for method in ("_apply", "__setstate__"):  # deepcopy and unpickling call __setstate__
+        _run_after_method(
+            method, lambda module: assign_category([*module._parameters.values(), *module._buffers.values()])
+        )
     _run_after_method("load_state_dict", lambda module: assign_category([*module.parameters(), *module.buffers()]))
     _follow_data()
 

@@ -35,7 +35,7 @@ def _tag(storage: Any) -> str | None:
 
 
 def _restore(storage: Any, location: str) -> Any:
-    if torch.device(location).type != device.name if _is_device(location) else True:
+    if str(location).partition(":")[0] != device.name:
         return None
     untyped = storage.untyped() if isinstance(storage, torch.TypedStorage) else storage
     if untyped.device.type == device.name:
@@ -44,12 +44,7 @@ def _restore(storage: Any, location: str) -> Any:
     return device_tensor(flat, device.core(torch.device(location))).untyped_storage()
 
 
-def _is_device(location: str) -> bool:
-    return str(location).partition(":")[0] == device.name
-
-
 def _bytes_of(storage: Any) -> Tensor:
-    """Returns the bytes of a device storage as a host tensor."""
     flat: Tensor = torch.empty(0, dtype=torch.uint8, device=storage.device)
     return host_value(flat.set_(storage))
 
@@ -147,8 +142,7 @@ def _patch_pickle(name: str) -> None:
 def patch_tensor_sharing(received: Callable[[Tensor, str, bool, bool], Tensor]) -> None:
     """Lets torch.multiprocessing send device tensors between processes. Call once per process.
 
-    The receiving process calls `received(value, device, requires_grad, is_parameter)` to make the tensor. `received`
-    must be a module-level function, because pickle stores its name.
+    The receiving process calls `received(value, device, requires_grad, is_parameter)`, a function of a module.
     """
 
     def reduce(tensor: Tensor) -> Any:

@@ -12,24 +12,21 @@ import torch
 from neurontools.runtime.tensors.buffers import Category, Core, buffers
 from neurontools.runtime.tensors.device import device
 
+_torch_device = device.torch_device  # under another name, because parameters are named `device`
+
 
 def core_of(which: Any) -> Core:
-    """Returns the core of an index or a torch device; None means the current core.
-
-    Raises RuntimeError if the process does not have this core.
-    """
+    """Returns the core of an index, a torch device, or None: the current core. Raises RuntimeError for a wrong core."""
     if which is None:
         return device.current
     return device.core(torch.device(device.name, which) if isinstance(which, int) else torch.device(which))
 
 
 def is_available() -> bool:
-    """Returns True: the process gets its cores at the first use of the device."""
     return True
 
 
 def is_initialized() -> bool:
-    """Returns True: the device needs no initialization."""
     return True
 
 
@@ -37,17 +34,18 @@ def _is_in_bad_fork() -> bool:
     return False
 
 
-def _lazy_init() -> None:
+def init() -> None:
     """Does nothing: the device needs no initialization."""
 
 
+_lazy_init = init
+
+
 def device_count() -> int:
-    """Returns the number of NeuronCores of this process."""
     return len(device.cores)
 
 
 def current_device() -> int:
-    """Returns 0, the index of the only core that can be current."""
     return 0
 
 
@@ -69,14 +67,11 @@ def synchronize(device_: Any = None) -> None:
 
 
 def manual_seed(seed: int) -> None:
-    """Seeds the generators of all cores."""
     for core in device.acquired_cores:  # cores that are acquired later start with torch's seed
         core.generator.manual_seed(seed)
 
 
-def manual_seed_all(seed: int) -> None:
-    """Seeds the generators of all cores, like manual_seed."""
-    manual_seed(seed)
+manual_seed_all = manual_seed
 
 
 def seed() -> int:
@@ -90,17 +85,14 @@ seed_all = seed
 
 
 def initial_seed() -> int:
-    """Returns the seed of the current core's generator."""
     return device.current.generator.initial_seed()
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """Returns the generator states of all cores."""
     return [get_rng_state(index) for index in range(device_count())]
 
 
 def set_rng_state_all(states: list[torch.Tensor]) -> None:
-    """Sets the generator states of all cores."""
     for index, state in enumerate(states):
         set_rng_state(state, index)
 
@@ -118,7 +110,6 @@ def set_rng_state(state: torch.Tensor, which: Any = None) -> None:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """Returns the dtypes that torch.autocast supports."""
     return [torch.bfloat16, torch.float16]
 
 
@@ -133,8 +124,10 @@ def max_memory_allocated(which: Any = None) -> int:
     return buffers.account_of(core_of(which)).peak_bytes
 
 
+max_memory_reserved = max_memory_allocated
+
+
 def memory_reserved(which: Any = None) -> int:
-    """Returns the HBM use of a core, all categories, in bytes."""
     return buffers.account_of(core_of(which)).total_bytes
 
 
@@ -142,11 +135,6 @@ def reset_peak_memory_stats(which: Any = None) -> None:
     """Resets the peak HBM use of a core to its present use."""
     memory = buffers.account_of(core_of(which))
     memory.peak_bytes = memory.total_bytes
-
-
-def max_memory_reserved(which: Any = None) -> int:
-    """Returns the peak HBM use of a core, all categories, in bytes."""
-    return buffers.account_of(core_of(which)).peak_bytes
 
 
 def memory_stats(which: Any = None) -> dict[str, int]:
@@ -175,7 +163,6 @@ def empty_cache() -> None:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Returns True: the device supports bfloat16."""
     del including_emulation
     return True
 
@@ -183,10 +170,6 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 def get_device_name(which: Any = None) -> str:
     """Returns the name of a core, such as `NeuronCore 3`, with its index on the host."""
     return f"NeuronCore {core_of(which).global_index}"
-
-
-def init() -> None:
-    """Does nothing: the device needs no initialization."""
 
 
 def get_device_properties(which: Any = None) -> SimpleNamespace:
@@ -205,15 +188,13 @@ class Stream:
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
         del priority
-        self.device = torch.device(_device_name(), core_of(device).local_index)
+        self.device = _torch_device(core_of(device))
         self.device_index, self.stream_id = self.device.index, 0
 
     def synchronize(self) -> None:
-        """Executes the pending graph."""
         synchronize(self.device)
 
     def query(self) -> bool:
-        """Returns whether the core has no pending graph."""
         return not core_of(self.device).graph.signatures
 
     def wait_stream(self, stream: Any) -> None:
@@ -253,25 +234,20 @@ class Event:
     def wait(self, stream: Any = None) -> None:
         """Does nothing: `record` has already waited."""
 
-    def synchronize(self) -> None:
-        """Does nothing: `record` has already waited."""
+    synchronize = wait
 
     def query(self) -> bool:
         """Returns True: `record` has already waited."""
         return True
 
     def elapsed_time(self, end: Event) -> float:
-        """Returns the milliseconds from this event to `end`.
-
-        Raises RuntimeError unless both events have enable_timing and were recorded.
-        """
+        """Returns the milliseconds from this event to `end`. Raises RuntimeError without both times."""
         if self._seconds is None or end._seconds is None or not (self.is_timed and end.is_timed):
             raise RuntimeError("both events must be made with enable_timing=True and recorded")
         return (end._seconds - self._seconds) * 1e3
 
 
 def current_stream(which: Any = None) -> Stream:
-    """Returns the only stream of a core."""
     return Stream(which)
 
 
@@ -285,10 +261,6 @@ def set_stream(stream: Any) -> None:
 def stream(which: Any) -> contextlib.AbstractContextManager[Any]:
     """Returns a context manager that does nothing: a core has one stream."""
     return contextlib.nullcontext(which)
-
-
-def _device_name() -> str:
-    return device.name
 
 
 class DeviceContext:
@@ -313,8 +285,6 @@ class DeviceOf(DeviceContext):
 
 
 def module(name: str) -> ModuleType:
-    """Returns the module to register as torch.<name>."""
-
     class DeviceModule(ModuleType):
         def __getattr__(self, attribute: str) -> Any:
             raise AttributeError(f"torch.{name}.{attribute} is not part of the simulated device")

@@ -36,11 +36,9 @@ def patch_stock_torch() -> None:
 
 
 def _generators() -> None:
-    """Makes `torch.Generator("xla")` work, for which stock torch needs a C++ hook.
-
-    The random numbers are drawn on the host anyway.
-    """
+    """Makes `torch.Generator("xla")` work, for which stock torch needs a C++ hook. The host draws the numbers."""
     base: Any = torch._C.Generator
+    _device = device  # under another name, because parameters of Generator are named `device`
 
     class _Kind(type(base)):  # type: ignore[misc]
         def __instancecheck__(cls, instance: object) -> bool:
@@ -52,7 +50,7 @@ def _generators() -> None:
 
         def __new__(cls, device_: Any = "cpu", *, device: Any = None) -> Any:
             where = torch.device(device_ if device is None else device)
-            if where.type != _name():
+            if where.type != _device.name:
                 return base(where)
             generator = super().__new__(cls)
             generator._device = torch.device(where.type, where.index or 0)
@@ -63,14 +61,9 @@ def _generators() -> None:
 
         @property
         def device(self) -> torch.device:
-            """Returns the torch device of the core for which this generator was created."""
             return self._device
 
     torch.Generator = Generator  # type: ignore[misc]
-
-
-def _name() -> str:
-    return device.name
 
 
 def _data_parallel() -> None:
@@ -96,11 +89,7 @@ def _data_parallel() -> None:
 
 
 def _optimizers() -> None:
-    """Turns the default of `foreach` off for ASGD, NAdam and RAdam.
-
-    On accelerators torch defaults to foreach. For these three optimizers, its results are not bitwise equal to those of
-    the plain loop.
-    """
+    """Turns `foreach` off by default for ASGD, NAdam and RAdam, because its results differ from the plain loop's."""
     for module in (asgd, nadam, radam):
         original = module._default_to_fused_or_foreach
 
@@ -146,11 +135,6 @@ BACKENDS = ("neuron", "openxla")
 
 
 def compile_backend(graph_module: Any, _example_inputs: Any, **_options: Any) -> Callable[..., Any]:
-    """Compiles a graph captured by torch.compile: its operators are recorded and executed as one graph.
-
-    Does not decompose or functionalise operators, so results are bitwise equal to those without torch.compile.
-    """
-
     def run(*arguments: Any) -> Any:
         device.flush_all("BeforeCompiledGraph")
         device.enter_lazy_scope()
@@ -226,10 +210,8 @@ def patch_ddp_reducer() -> None:
 
 
 def _index(which: Any) -> int:
-    if which is None:
-        return 0
-    if isinstance(which, int):
-        return which
+    if which is None or isinstance(which, int):
+        return which or 0
     wanted = torch.device(which)
     if wanted.type != device.name:
         raise ValueError(f"{wanted} is not the current accelerator, which is {device.name}")
@@ -247,12 +229,7 @@ def _forward(name: str) -> Any:
     return forwarded
 
 
-def empty_cache() -> None:
-    """Does nothing: freed HBM is available immediately."""
-
-
 def get_device_capability(which: Any = None) -> dict[str, Any]:
-    """Returns the dtypes that operators support: all but the quantized ones."""
     torch_module.core_of(_index(which))
     quantized = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
     types = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
@@ -270,8 +247,8 @@ def patch_torch_accelerator() -> None:
     accelerator: Any = torch.accelerator
     functions: dict[str, Any] = {name: _forward(name) for name in _FORWARDED}
     functions |= {
-        "empty_cache": empty_cache,
-        "empty_host_cache": empty_cache,
+        "empty_cache": torch_module.empty_cache,
+        "empty_host_cache": torch_module.empty_cache,
         "get_device_capability": get_device_capability,
         "get_memory_info": _forward("mem_get_info"),
         "set_device_index": lambda which, /: torch_module.set_device(_index(which)),
@@ -296,12 +273,10 @@ class _HookedLoader(Loader):
         self._change = change
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Calls the original loader."""
         module: ModuleType | None = self._original.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Calls the original loader, then the patch."""
         self._original.exec_module(module)
         self._change(module)
 
@@ -312,7 +287,6 @@ class _HookedFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns the package's own spec, with a loader that also patches the package."""
         change = _import_hooks.get(fullname)
         if change is None:
             return None
@@ -335,12 +309,12 @@ def on_import(package: str, change: Callable[[Any], None]) -> None:
 
 def patch_dtensor_linear() -> None:
     """Adds a handler for linear_backward to DTensor, now or when a script imports DTensor. Call once per process."""
-    on_import("torch.distributed.tensor", _patch_dispatcher)
 
+    def patch_dispatcher(package: Any) -> None:
+        handlers = package.DTensor._op_dispatcher._custom_op_handlers
+        handlers[torch.ops.aten.linear_backward.default] = _linear_backward
 
-def _patch_dispatcher(package: Any) -> None:
-    dispatcher = package.DTensor._op_dispatcher
-    dispatcher._custom_op_handlers[torch.ops.aten.linear_backward.default] = _linear_backward
+    on_import("torch.distributed.tensor", patch_dispatcher)
 
 
 def _linear_backward(_operator: Any, arguments: tuple[Any, ...], _keywords: Any) -> tuple[Tensor | None, ...]:
@@ -374,12 +348,8 @@ def _guard_fsdp_package(package: Any) -> None:
             package.fully_shard,
             "fully_shard is not supported on xla, where torch leaves a DeviceMesh to torch_xla's SPMD; use the device "
             "name neuron (NEURONTOOLS_DEVICE=neuron), or torch_xla's XlaFullyShardedDataParallel",
-            lambda named: _mesh_device(named.get("mesh")),
+            lambda named: getattr(named.get("mesh"), "device_type", None),
         )
-
-
-def _mesh_device(mesh: Any) -> Any:
-    return None if mesh is None else mesh.device_type
 
 
 def _refusing(original: Callable[..., Any], text: str, chosen: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from neurontools.runtime.launch import device_registration
 from neurontools.runtime.programs import compiler
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.tensors.buffers import buffers
-from neurontools.runtime.tensors.cores import NotMonitored
+from neurontools.runtime.tensors.cores import Monitor
 
 
 def compilations(step: Callable[[int], object], count: int, device: Any) -> int:
@@ -115,7 +115,7 @@ def test_a_graph_without_marks_is_cut(xla: Any, monkeypatch: pytest.MonkeyPatch)
     assert total.tolist() == [333.0] * 4
 
 
-class RecordingMonitor(NotMonitored):
+class RecordingMonitor(Monitor):
     """A monitor that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -134,12 +134,12 @@ class RecordingMonitor(NotMonitored):
 def executor(xla: Any) -> Iterator[Any]:
     """That of this process, whose monitor keeps what it is told."""
     made: Any = device_registration.executor()
-    policy, monitor = made._policy, made.monitor
+    policy, monitor = made.policy, made.monitor
     forget_programs(made)
     made.monitor = RecordingMonitor()
     yield made
     forget_programs(made)
-    made._policy, made.monitor = policy, monitor
+    made.policy, made.monitor = policy, monitor
 
 
 def forget_programs(executor: Any) -> None:
@@ -201,7 +201,7 @@ def test_nan_is_counted_and_training_goes_on(
 
 
 def test_nan_is_an_error_where_it_is_asked_for(xla: Any, executor: Any) -> None:
-    executor._policy = ExecutionPolicy.from_environment({"NEURON_FAIL_ON_NAN": "1"})
+    executor.policy = ExecutionPolicy.from_environment({"NEURON_FAIL_ON_NAN": "1"})
     kept = torch.zeros(2).to("xla").log().mul(0)
     with pytest.raises(ExecutionFailed, match=r"^NRT_EXEC_COMPLETED_WITH_NUM_ERR\(1003\): the results .* have NaN"):
         xla.flush_all("Test")
@@ -230,7 +230,7 @@ def test_a_time_out_ends_an_execution_between_two_operators(
     ran: list[str] = []
     now_seconds, lasts_seconds = 0.0, 599.0
     monkeypatch.setattr(deadline, "clock", lambda: now_seconds)
-    executor._policy = ExecutionPolicy.from_environment({"NEURON_RT_EXEC_TIMEOUT": "1200"})
+    executor.policy = ExecutionPolicy.from_environment({"NEURON_RT_EXEC_TIMEOUT": "1200"})
     with torch.library._scoped_library("deadline", "FRAGMENT") as library:
         library.define("slow(Tensor x, str name) -> Tensor")
 
