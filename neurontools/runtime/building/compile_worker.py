@@ -16,11 +16,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from neurontools.runtime.kernels.layers import dropout_kernels, normalization_kernels, probed_kernels
 from neurontools.runtime.kernels.linear import linear_kernels
 from neurontools.runtime.native.segments import Archive, InvalidArchive, Segment, base_name, segments_of
+from neurontools.runtime.operators.operator import flattened
 from neurontools.runtime.programs.compile_cache import CompileCache
-from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, ScalarInput, flattened
+from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, ScalarInput
 from neurontools.runtime.programs.compiler import parse_compiler_flags
 from neurontools.runtime.programs.numerics import Numerics
-from neurontools.runtime.programs.program import Program, value_of
+from neurontools.runtime.programs.program import Program, results_of
 from neurontools.runtime.tensors.buffers import Tensor
 from neurontools.util.signals import set_parent_death_signal
 
@@ -74,7 +75,7 @@ def _build_archive(compiled: CompiledGraph, request: dict[str, Any]) -> Archive:
     segments = segments_of(compiled, changing)
     key = request["key"]
     try:
-        objects = [shared_object(program, segment, scalars) for segment in segments]
+        objects = [_compile_segment(program, segment, scalars) for segment in segments]
     except Exception as error:  # after any compiler error, the training continues without machine code
         reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:_LONGEST_REASON]
         return Archive(compiled.module, key, refusal=f"torch's compiler refused it ({reason})")
@@ -102,14 +103,12 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-def shared_object(program: Program, segment: Segment, scalars: Sequence[Any]) -> bytes:
-    """Compiles a segment and returns the bytes of its shared object. Does not catch errors of the compiler.
-
-    `scalars` has the values of the graph's scalars in one execution.
-    """
+def _compile_segment(program: Program, segment: Segment, scalars: Sequence[Any]) -> bytes:
+    """Returns the bytes of a shared object. `scalars` has the values of the graph's scalars in one execution."""
     import torch._inductor as inductor
 
-    inputs = [_example(program, number) for number in segment.inputs]
+    layouts = [program.compiled.layouts[number] for number in segment.inputs]
+    inputs = [torch.empty_strided(each.size, each.stride, dtype=each.device_dtype).zero_() for each in layouts]
     if segment.changing:
         inputs.append(torch.ones(len(segment.changing), dtype=torch.float64))
     with torch.no_grad():
@@ -117,11 +116,6 @@ def shared_object(program: Program, segment: Segment, scalars: Sequence[Any]) ->
         options = {**_OPTIONS, "cpp.threads": torch.get_num_threads()}
         path: Any = inductor.aot_compile(traced, tuple(inputs), options=options)
     return Path(path).read_bytes()
-
-
-def _example(program: Program, number: int) -> Tensor:
-    layout = program.compiled.layouts[number]
-    return torch.empty_strided(layout.size, layout.stride, dtype=layout.device_dtype).zero_()
 
 
 def _function(program: Program, segment: Segment, scalars: Sequence[Any]) -> Callable[..., list[Tensor]]:
@@ -136,30 +130,16 @@ def _function(program: Program, segment: Segment, scalars: Sequence[Any]) -> Cal
             numbers[index] = given[-1][position]
         for place in range(segment.first, segment.end):
             instruction = instructions[place]
-            call = (
-                formula_with_dynamic_scalars(instruction) if _changes(instruction, positions) else program.calls[place]
-            )
-            arguments = [value_of(a, values, numbers) for a in instruction.arguments]
-            keywords = {name: value_of(a, values, numbers) for name, a in instruction.keywords.items()}
-            result = call(*arguments, **keywords)
-            results = result if len(instruction.results) > 1 else (result,) if instruction.results else ()
-            for target, value in zip(instruction.results, results, strict=True):
-                _store_value(values, target, value)
+            is_changing = _changes(instruction, positions)
+            call = _formula_with_dynamic_scalars(instruction) if is_changing else program.calls[place]
+            values.update(results_of(instruction, call, values, numbers))
         return [values[number] for number in segment.outputs]
 
     return run
 
 
-def _store_value(values: dict[int, Tensor], target: Any, value: Any) -> None:
-    if isinstance(target, list):
-        for each, part in zip(target, value, strict=True):
-            _store_value(values, each, part)
-    elif target is not None:
-        values[target] = value
-
-
 def _changes(instruction: Instruction, changing: dict[int, int]) -> bool:
-    parts = flattened([list(instruction.arguments), list(instruction.keywords.values())])
+    parts = flattened([instruction.arguments, *instruction.keywords.values()])
     return any(isinstance(part, ScalarInput) and part.index in changing for part in parts)
 
 
@@ -174,55 +154,28 @@ def _scaled(value: Any, factor: Any, like: Tensor) -> Any:
     return value if isinstance(factor, int) and factor == 1 else value * _cast_scalar(factor, like)
 
 
-def _add(self: Tensor, other: Any, alpha: Any = 1) -> Any:
-    return self + _scaled(_cast_scalar(other, self), alpha, self)
-
-
-def _sub(self: Tensor, other: Any, alpha: Any = 1) -> Any:
-    return self - _scaled(_cast_scalar(other, self), alpha, self)
-
-
-def _mul(self: Tensor, other: Any) -> Any:
-    return self * _cast_scalar(other, self)
-
-
-def _div(self: Tensor, other: Any) -> Any:
-    return self / _cast_scalar(other, self)
-
-
-def _addcmul(self: Tensor, first: Tensor, second: Tensor, value: Any = 1) -> Any:
-    return self + _scaled(first, value, self) * second
-
-
-def _addcdiv(self: Tensor, first: Tensor, second: Tensor, value: Any = 1) -> Any:
-    return self + _scaled(first, value, self) / second
-
-
 def _lerp(self: Tensor, end: Tensor, weight: Any) -> Any:
     return torch.lerp(self, end, _cast_scalar(weight, self).to(self.dtype) if isinstance(weight, Tensor) else weight)
 
 
 _FORMULAS: dict[str, Callable[..., Any]] = {
-    "add": _add,
-    "sub": _sub,
-    "mul": _mul,
-    "div": _div,
-    "addcmul": _addcmul,
-    "addcdiv": _addcdiv,
+    "add": lambda self, other, alpha=1: self + _scaled(_cast_scalar(other, self), alpha, self),
+    "sub": lambda self, other, alpha=1: self - _scaled(_cast_scalar(other, self), alpha, self),
+    "mul": lambda self, other: self * _cast_scalar(other, self),
+    "div": lambda self, other: self / _cast_scalar(other, self),
+    "addcmul": lambda self, first, second, value=1: self + _scaled(first, value, self) * second,
+    "addcdiv": lambda self, first, second, value=1: self + _scaled(first, value, self) / second,
     "lerp": _lerp,
 }
 
 
-def formula_with_dynamic_scalars(instruction: Instruction) -> Callable[..., Any]:
-    """Returns a function that computes an instruction whose scalars may be tensors.
-
-    Raises KeyError if the operator has no such function.
-    """
-    name = instruction.operator.name
-    formula = _FORMULAS[base_name(name)]
-    if instruction.operator.name.startswith("aten::_foreach_"):
+def _formula_with_dynamic_scalars(instruction: Instruction) -> Callable[..., Any]:
+    """Returns a function that computes an instruction whose scalars may be tensors."""
+    operator = instruction.operator
+    formula = _FORMULAS[base_name(operator.name)]
+    if operator.name.startswith("aten::_foreach_"):
         formula = _on_lists(formula)
-    return _in_place(formula) if instruction.operator.in_place else formula
+    return _in_place(formula) if operator.in_place else formula
 
 
 def _on_lists(formula: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from neurontools.profile.definitions import SpanKind
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.operators.layout import layouts
-from neurontools.runtime.operators.operator import DeviceOperator
+from neurontools.runtime.operators.operator import DeviceOperator, flattened, map_tensors
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffers import Category, Core, OutOfDeviceMemory, Tensor, alias, buffers
 from neurontools.runtime.tensors.device import device
@@ -42,11 +43,8 @@ def device_tensor(value: Tensor, core: Core) -> Tensor:
     """
     refuse_unstrided(value)
     layout = layouts.layout_of(value)
-    if (
-        value.storage_offset()
-        or layout.device_dtype is not value.dtype
-        or value.untyped_storage().nbytes() != layout.nbytes
-    ):
+    is_whole = not value.storage_offset() and value.untyped_storage().nbytes() == layout.nbytes
+    if not is_whole or layout.device_dtype is not value.dtype:
         copy = torch.empty_strided(layout.size, layout.stride, dtype=layout.device_dtype, device="cpu")
         value = copy.copy_(value)
     with buffers.lock:
@@ -71,8 +69,10 @@ def reserve(core: Core, nbytes: int) -> None:
     """Allocates HBM for a tensor. If HBM is short, first executes the pending graph, which frees unused inputs."""
     buffers.drain()
     memory = core.memory
-    if (memory.total_bytes + nbytes) * 2 > memory.limit_bytes and _dead_bytes(core) * 8 > memory.limit_bytes:
-        device.flush(core, "MemoryPressure")
+    if (memory.total_bytes + nbytes) * 2 > memory.limit_bytes:
+        unused = (b for b in core.graph.buffers if b.value is not None and not b.is_alive)
+        if sum(buffer.layout.nbytes for buffer in unused) * 8 > memory.limit_bytes:
+            device.flush(core, "MemoryPressure")
     try:
         memory.allocate(Category.TENSORS, nbytes)
     except OutOfDeviceMemory:
@@ -86,15 +86,10 @@ def check_room(core: Core, nbytes: int) -> None:
         raise core.memory.refusal(Category.TENSORS, nbytes)
 
 
-def _dead_bytes(core: Core) -> int:
-    """Returns the bytes of tensors that only the pending graph still uses."""
-    return sum(b.layout.nbytes for b in core.graph.buffers if b.value is not None and not b.is_alive)
-
-
 def run_on_host(operator: DeviceOperator, arguments: Any, keywords: Any, target: torch.device) -> Any:
     """Runs a tensor factory whose result is on another device, such as torch.zeros_like(x, device="cpu")."""
-    host = [_map_tensors(a, host_value) for a in arguments]
-    return operator.op(*host, **{name: _map_tensors(a, host_value) for name, a in keywords.items()}, device=target)
+    host = [map_tensors(a, host_value) for a in arguments]
+    return operator.op(*host, **{name: map_tensors(a, host_value) for name, a in keywords.items()}, device=target)
 
 
 def run_eager(
@@ -106,12 +101,11 @@ def run_eager(
     `results` as CPU tensors.
     """
     with buffers.lock:
-        tensors = [t for t in _tensors([*arguments, *keywords.values()]) if not t.is_cpu]
+        tensors = [t for t in _tensors([arguments, *keywords.values()]) if not t.is_cpu]
         if core is None:
             core = device.core_of(tensors[0]) if tensors else device.current
         for tensor in tensors:
             device.flush(device.core_of(tensor), "Fallback")
-        written = _written_tensors(operator, arguments, keywords)
         # Under XLA_USE_BF16, the host computes in the dtype that the script sees, and then copies changed values back.
         host: dict[int, Tensor] = {}
 
@@ -124,8 +118,8 @@ def run_eager(
                 host[id(tensor)] = value
             return value
 
-        values = [_map_tensors(a, on_host) for a in arguments]
-        named = {name: _map_tensors(a, on_host) for name, a in keywords.items()}
+        values = [map_tensors(a, on_host) for a in arguments]
+        named = {name: map_tensors(a, on_host) for name, a in keywords.items()}
         if operator.has_generator and named.get("generator") is None:
             named["generator"] = core.generator
         if operator.has_device:
@@ -141,9 +135,10 @@ def run_eager(
                 )
             if results is not None:
                 results += result if len(operator.returns) > 1 else (result,)
-            for tensor in written:
-                if id(tensor) in host:
-                    host_alias(tensor).copy_(host[id(tensor)])
+            for position, name in operator.writes:
+                for tensor in _tensors(keywords.get(name, arguments[position : position + 1])):
+                    if id(tensor) in host:
+                        host_alias(tensor).copy_(host[id(tensor)])
         return _device_results(
             operator, arguments, keywords, result, core, _shared_storages([*values, *named.values()], tensors)
         )
@@ -159,8 +154,12 @@ def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any
         core = device.core_of(next(iter(targets.values())))
         device.flush(core, "Resize")
         fresh = {name: torch.empty(0, dtype=target.dtype, device="cpu") for name, target in targets.items()}
-        values = [_map_tensors(a, _host_or_same) for a in arguments]
-        named = {name: _map_tensors(a, _host_or_same) for name, a in keywords.items()} | fresh
+
+        def on_host(tensor: Tensor) -> Tensor:
+            return tensor if tensor.is_cpu else host_value(tensor)
+
+        values = map_tensors(arguments, on_host)
+        named = {name: map_tensors(a, on_host) for name, a in keywords.items()} | fresh
         with torch._C._AutoDispatchBelowAutograd():
             operator.call(*values, **named)
         metrics.count_fallback(operator.name)
@@ -191,10 +190,6 @@ def point_at(target: Tensor, source: Tensor) -> Tensor:
     return target
 
 
-def _host_or_same(tensor: Tensor) -> Tensor:
-    return tensor if tensor.is_cpu else host_value(tensor)
-
-
 def _shared_storages(values: list[Any], tensors: list[Tensor]) -> dict[int, Tensor | None]:
     """Maps host addresses of the arguments' storages to device tensors. A CPU argument's address maps to None."""
     shared: dict[int, Tensor | None] = {t.untyped_storage().data_ptr(): None for t in _tensors(values)}
@@ -218,48 +213,22 @@ def _device_results(
             return device_tensor(value.clone(), core)
         return _view_of(owner, value)  # a result that views an argument is a view on the device too
 
-    if operator.in_place:
-        results: list[Any] = [
-            keywords[name] if name in keywords else arguments[position]
-            for position, name in (written for written in operator.returns if written is not None)
-        ]
-    else:
-        listed = result if len(operator.returns) > 1 else (result,)
-        results = []
-        for value, written in zip(listed, operator.returns, strict=True):
-            if written is not None:
-                position, name = written
-                results.append(keywords[name] if name in keywords else arguments[position])
-            else:
-                results.append(_map_tensors(value, on_device))
+    values = result if len(operator.returns) > 1 else (result,)[: len(operator.returns)]
+    return join_results(operator, arguments, keywords, values, lambda value: map_tensors(value, on_device))
+
+
+def join_results(
+    operator: DeviceOperator, arguments: Any, keywords: Any, values: Sequence[Any], make: Callable[[Any], Any]
+) -> Any:
+    """Returns the results of a call: the changed arguments, and `make(value)` for each value that is no argument."""
+    results = [
+        make(value) if written is None else keywords[written[1]] if written[1] in keywords else arguments[written[0]]
+        for value, written in zip(values, operator.returns, strict=True)
+    ]
     if len(results) == 1:
         return results[0]
     return tuple(results) if results else None
 
 
-def _written_tensors(operator: DeviceOperator, arguments: Any, keywords: Any) -> list[Tensor]:
-    found = []
-    for position, name in operator.writes:
-        if name in keywords:
-            found.append(keywords[name])
-        elif position < len(arguments):
-            found.append(arguments[position])
-    return _tensors(found)
-
-
 def _tensors(values: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    for value in values:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += _tensors(value)
-    return found
-
-
-def _map_tensors(value: Any, change: Any) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, (list, tuple)):
-        return [_map_tensors(item, change) for item in value]
-    return value
+    return [value for value in flattened(values) if isinstance(value, Tensor)]

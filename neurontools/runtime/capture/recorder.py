@@ -104,7 +104,6 @@ class _CallKey:
 
 
 def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
-    """Returns the kernel that torch calls for an operator on device tensors."""
     has_device, has_generator, outs = operator.has_device, operator.has_generator, operator.out_names
     returns = operator.returns
     in_place_result = operator.in_place and len(returns) == 1 and returns[0] is not None and not outs
@@ -116,14 +115,12 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
             core, signature = record(operator, arguments, keywords, core)
         except NumberForTensor as error:
             return recording_kernel(operator.with_number(error.position))(*arguments, **keywords)
-        except NotRecordable:
-            if outs:
-                return eager.run_resizing(operator, arguments, keywords)
-            return eager.run_eager(operator, arguments, keywords, core)
         except Unverified as first:
             return _verify(first, operator, arguments, keywords, core)
-        except NeedsResize:
-            return eager.run_resizing(operator, arguments, keywords)
+        except (NotRecordable, NeedsResize) as error:
+            if outs or isinstance(error, NeedsResize):
+                return eager.run_resizing(operator, arguments, keywords)
+            return eager.run_eager(operator, arguments, keywords, core)
         if ring.is_on:
             core.pending.origins[len(core.pending.signatures) - 1] = ring.stack_table.operator_stack()
         if signature.single is not None:
@@ -131,7 +128,10 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
         elif in_place_result:
             result = arguments[0] if arguments else keywords[returns[0][1]]  # type: ignore[index]
         else:
-            result = _results(signature, arguments, keywords, core)
+            outputs = signature.outputs or (None,) * len(returns)
+            result = eager.join_results(
+                operator, arguments, keywords, outputs, lambda output: _new_results(output, core)
+            )
         if replayer.observed is not None:
             replayer.observe(core, operator, signature, arguments, given)
         device.recorded(core)
@@ -200,14 +200,13 @@ def record(
     Raises NotRecordable or NeedsResize, without recording anything, if the call must run eagerly.
     """
     call = _CallKey(operator.id)
-    lifted = operator.lifted_positions
     position = 0
     for value in arguments:
         kind = value.__class__
         if kind is Tensor or kind is _Parameter:
             call.add_tensor(value)
         else:
-            call.add(value, position in lifted)
+            call.add(value, position in operator.lifted_positions)
         position += 1  # noqa: SIM113  (enumerate costs more here)
     if keywords:
         for name, value in keywords.items():
@@ -249,29 +248,12 @@ def new_result(layout: TensorLayout, core: Core) -> Tensor:
     return tensor
 
 
-def _results(signature: OperatorSignature, arguments: tuple[Any, ...], keywords: dict[str, Any], core: Core) -> Any:
-    operator = signature.operator
-    outputs = signature.outputs or (None,) * len(operator.returns)
-    results = [
-        _new_results(output, core) if written is None else _argument(written, arguments, keywords)
-        for output, written in zip(outputs, operator.returns, strict=True)
-    ]
-    if len(results) == 1:
-        return results[0]
-    return tuple(results) if results else None
-
-
 def _new_results(output: Any, core: Core) -> Any:
     if output is None:
         return None
     if isinstance(output, list):
         return [_new_results(item, core) for item in output]
     return new_result(output, core)
-
-
-def _argument(written: tuple[int, str], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    position, name = written
-    return keywords[name] if name in keywords else arguments[position]
 
 
 def _mixed_devices_error(operator: DeviceOperator, core: Core, other: torch.device) -> RuntimeError:

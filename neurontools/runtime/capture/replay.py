@@ -25,8 +25,6 @@ _MIN_CALLS = 4
 
 
 class TraceCacheEntry:
-    """The trace of one program, and the entry of the program that ran after it."""
-
     __slots__ = ("after", "is_traceable", "trace")
 
     def __init__(self) -> None:
@@ -56,30 +54,24 @@ class TraceReplayer:
     def bind(self, trace: Trace, number: int, address: int) -> bool:
         """Binds the storage at an address to input `number` of a trace. Returns False if the storage does not match."""
         buffer = buffers.by_address.get(address)
-        core = trace.core
-        if (
-            buffer is None
-            or buffer.layout is not trace.layouts[number]
-            or buffer.value is None
-            or buffer.core is not core
-            or buffer.graph is not None
-        ):
+        if buffer is None or buffer.layout is not trace.layouts[number] or buffer.value is None:
             return False
-        buffer.index = number
-        trace.addresses[number] = address
-        trace.buffers[number] = buffer
-        buffer.graph = core.pending  # set last, because a bail-out resets only buffers that the trace lists
+        if buffer.core is not trace.core or buffer.graph is not None:
+            return False
+        self._add_buffer(trace, number, buffer)
         return True
 
     def output(self, trace: Trace, number: int) -> Tensor:
         """Creates the tensor for a replayed call's result, if the result is still alive at the end of the step."""
-        core = trace.core
-        tensor, buffer = buffers.create(trace.layouts[number], None, core)
+        tensor, buffer = buffers.create(trace.layouts[number], None, trace.core)
+        self._add_buffer(trace, number, buffer)
+        return tensor
+
+    def _add_buffer(self, trace: Trace, number: int, buffer: Buffer) -> None:
         buffer.index = number
         trace.addresses[number] = buffer.address
         trace.buffers[number] = buffer
-        buffer.graph = core.pending
-        return tensor
+        buffer.graph = trace.core.pending  # set last, because a bail-out resets only buffers that the trace lists
 
     def observe(
         self,
@@ -90,13 +82,11 @@ class TraceReplayer:
         keywords: dict[str, Any],
     ) -> None:
         """Appends a recorded call to `observed`. Stops observing if a replay couldn't recognize the call."""
-        observed = self.observed
-        graph = core.pending
+        observed, graph = self.observed, core.pending
         if observed is None or core is not self._observed_core:
             return
-        count = signature.tensor_count
         first_result = len(graph.buffers) - signature.result_count
-        indices = graph.key[len(graph.key) - count :]
+        indices = graph.key[len(graph.key) - signature.tensor_count :]
         try:
             observed.append(
                 observe_call(operator, signature, arguments, keywords, indices, self._buffer_count, first_result)

@@ -47,6 +47,8 @@ class ObservedCall:
     operator: DeviceOperator
     signature: OperatorSignature
     first_result: int
+    argument_count: int
+    keyword_count: int
     apart: list[str] = field(default_factory=list)
     checks: list[str] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
@@ -54,12 +56,9 @@ class ObservedCall:
     names: list[str] = field(default_factory=list)
     scalars: list[str] = field(default_factory=list)
     guard: Any = None
-    argument_count: int = 0
-    keyword_names: tuple[str, ...] = ()
     written: dict[str | int, str] = field(default_factory=dict)
 
     def value(self, value: Any) -> str:
-        """Adds a constant and returns its name in the generated function."""
         self.values.append(value)
         return f"k{len(self.values) - 1}"
 
@@ -80,13 +79,11 @@ def observe_call(
     """
     if operator.out_names or signature.host_count:
         raise NotTraceable(operator.name)
-    call = ObservedCall(operator, signature, first_result)
+    call = ObservedCall(operator, signature, first_result, len(arguments), len(keywords))
     reader = _Reader(call, iter(indices), buffer_count)
-    call.argument_count = len(arguments)
     for position, value in enumerate(arguments):
         reader.argument(f"a{position}", value, position in operator.lifted_positions)
         call.written[position] = f"a{position}"
-    call.keyword_names = tuple(keywords)
     for name, value in keywords.items():
         call.apart.append(f"n{name} = keywords.get({name!r}, MISS)")
         reader.argument(f"n{name}", value, name in operator.lifted_names)
@@ -213,7 +210,7 @@ class Trace:
         self.key_ends, self.buffer_counts, self.scalar_counts = _end_positions(observed, key)
         self.misses = 0
         self.skips = 0
-        self.end = ExpectedCall(None, len(observed), _always_miss)
+        self.end = ExpectedCall(None, len(observed), lambda _arguments, _keywords: MISS)
         next_call = self.end
         for position in range(len(observed) - 1, -1, -1):
             call = observed[position]
@@ -221,16 +218,14 @@ class Trace:
         self.first = next_call
 
     def prepare(self) -> None:
-        """Resets the trace before a replay."""
         self.scalars.clear()
         self.buffers[:] = [None] * len(self.buffers)
         if self.range is None and self.temporaries:
-            slot_range = storages.allocate_range([self.layouts[n] for n in self.temporaries], self.core.local_index)
-            self.range = slot_range
-            for number, slot, address, pointer in zip(
-                self.temporaries, slot_range.slots, slot_range.addresses, slot_range.pointers, strict=True
-            ):
-                self.slots[number], self.addresses[number], self.pointers[number] = slot, address, pointer
+            self.range = storages.allocate_range([self.layouts[n] for n in self.temporaries], self.core.local_index)
+            for position, number in enumerate(self.temporaries):
+                self.slots[number] = self.range.slots[position]
+                self.addresses[number] = self.range.addresses[position]
+                self.pointers[number] = self.range.pointers[position]
 
     def has_same_liveness(self) -> bool:
         """Returns whether the same inputs and results are alive as at the end of the recorded step."""
@@ -249,20 +244,12 @@ class Trace:
     def _function(
         self, call: ObservedCall, next_call: ExpectedCall, make_output: Callable[[Trace, int], Tensor], advance: Any
     ) -> Callable[[Any, Any], Any]:
-        expressions = self._results(call)
-        make_function: Callable[..., Any] = _compile_call(_source_of_call(call, expressions))
+        make_function = _compile_call(_source_of_call(call, self._results(call)))
+        guard = call.guard and call.guard.check
+        bind, output = partial(advance.bind, self), partial(make_output, self)
+        lists = (self.addresses, self.slots, self.pointers, self.scalars)
         function: Callable[[Any, Any], Any] = make_function(
-            advance,
-            next_call,
-            call.guard and call.guard.check,
-            self.addresses,
-            self.slots,
-            self.pointers,
-            self.scalars,
-            partial(advance.bind, self),
-            partial(make_output, self),
-            storages.words,
-            call.values,
+            advance, next_call, guard, *lists, bind, output, storages.words, call.values
         )
         return function
 
@@ -288,10 +275,6 @@ class Trace:
         if len(parts) == 1:
             return parts[0]
         return "(" + ", ".join(parts) + ",)" if parts else "None"
-
-
-def _always_miss(_arguments: Any, _keywords: Any) -> Any:
-    return MISS
 
 
 def _result_numbers(call: ObservedCall) -> range:
@@ -320,7 +303,7 @@ def _source_of_call(call: ObservedCall, results: str) -> str:
         "    extend = scalars.extend",
         "    def take(arguments, keywords):",
         f"        if len(arguments) != {call.argument_count}: return MISS",
-        f"        if len(keywords) != {len(call.keyword_names)}: return MISS",
+        f"        if len(keywords) != {call.keyword_count}: return MISS",
     ]
     if call.argument_count:
         lines.append(f"        {', '.join(f'a{i}' for i in range(call.argument_count))}, = arguments")

@@ -9,7 +9,7 @@ import torch
 
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.operators.lru_cache import LRUCache
-from neurontools.runtime.operators.operator import DeviceOperator, find_overload, operators
+from neurontools.runtime.operators.operator import DeviceOperator, find_overload, map_tensors, operators
 from neurontools.runtime.tensors.buffers import Tensor
 
 _FLASH = 1
@@ -59,16 +59,8 @@ def _chosen_kernel(
             for t in tensors
         ]
         choose: Any = torch._fused_sdp_choice
-        found = int(
-            choose(
-                *probes[:3],
-                probes[3] if mask is not None else None,
-                dropout_p,
-                is_causal,
-                scale=scale,
-                enable_gqa=enable_gqa,
-            )
-        )
+        masks: list[Any] = probes[3:] or [None]
+        found = int(choose(*probes[:3], *masks, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
         _choices.put(signature, found)
     return found
 
@@ -76,10 +68,7 @@ def _chosen_kernel(
 def native_dropout(
     value: Tensor, p: float, train: bool | None, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Applies dropout and returns the result and the mask.
-
-    Draws the mask as stock F.dropout does on the CPU: Bernoulli numbers in the dtype of the input.
-    """
+    """Returns the result and the mask. Draws the mask as F.dropout on the CPU, in the dtype of the input."""
     if train is False:
         return value.clone(), torch.ones_like(value, dtype=torch.bool)
     noise = torch.empty_like(value).bernoulli_(1 - p, generator=generator)
@@ -87,21 +76,18 @@ def native_dropout(
     return value * noise.div_(1 - p) if p < 1 else value * noise, mask
 
 
-def _meta_dropout(value: Tensor, _p: float, _train: bool | None) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(value), torch.empty_like(value, dtype=torch.bool)
-
-
-def _native_dropout_backward(gradient: Tensor, mask: Tensor, scale: float) -> Tensor:
-    return gradient * (mask.to(gradient.dtype) * scale)
-
-
 def dropout_kernels() -> dict[str, Any]:
-    """Returns the recording kernels for dropout by operator name."""
     dropout = DeviceOperator(
-        find_overload("aten::native_dropout"), call=native_dropout, meta_call=_meta_dropout, random=True
+        find_overload("aten::native_dropout"),
+        call=native_dropout,
+        meta_call=lambda value, _p, _train: (torch.empty_like(value), torch.empty_like(value, dtype=torch.bool)),
+        random=True,
     )
     dropout.has_generator = True
-    backward = DeviceOperator(find_overload("aten::native_dropout_backward"), call=_native_dropout_backward)
+    backward = DeviceOperator(
+        find_overload("aten::native_dropout_backward"),
+        call=lambda gradient, mask, scale: gradient * (mask.to(gradient.dtype) * scale),
+    )
     return {operator.name: recording_kernel(operators.add(operator)) for operator in (dropout, backward)}
 
 
@@ -138,28 +124,24 @@ def _like_probe(op: Any) -> Callable[..., Any]:
     """
 
     def announced(value: Tensor, *arguments: Any, **keywords: Any) -> Any:
-        def small(part: Any) -> Any:
-            return torch.ones(part.shape, dtype=part.dtype, device="cpu") if isinstance(part, Tensor) else part
+        def small(part: Tensor) -> Tensor:
+            return torch.ones(part.shape, dtype=part.dtype, device="cpu")
 
-        probe = torch.ones([2, *value.shape[1:2], *[1] * (value.dim() - 2)], dtype=value.dtype, device="cpu")
-        results = op(probe, *map(small, arguments), **{name: small(part) for name, part in keywords.items()})
+        first = torch.ones([2, *value.shape[1:2], *[1] * (value.dim() - 2)], dtype=value.dtype, device="cpu")
+        named = {name: map_tensors(part, small) for name, part in keywords.items()}
+        results = op(first, *map_tensors(arguments, small), **named)
         return torch.empty_like(value), *(value.new_empty(r.shape, dtype=r.dtype) for r in results[1:])
 
     return announced
 
 
 def normalization_kernels() -> dict[str, Any]:
-    """Returns the recording kernels for layer, group and batch normalization by operator name."""
     listed = [
         DeviceOperator(find_overload("aten::native_layer_norm"), meta_call=_layer_norm),
         DeviceOperator(find_overload("aten::native_group_norm"), meta_call=_group_norm),
     ]
-    for name in (
-        "native_batch_norm",
-        "_native_batch_norm_legit",
-        "_native_batch_norm_legit.no_stats",
-        "_batch_norm_with_update",
-    ):
+    legit = "_native_batch_norm_legit"
+    for name in ("native_batch_norm", legit, f"{legit}.no_stats", "_batch_norm_with_update"):
         op = find_overload("aten::" + name)
         # native_batch_norm updates the running statistics, although its schema does not mark them as written.
         writes = ("running_mean", "running_var") if name == "native_batch_norm" else ()
@@ -176,21 +158,16 @@ def probe(op: Any) -> Callable[..., Any]:
     """Returns a meta kernel that runs the CPU kernel on zeros and copies the layouts of its results."""
 
     def announced(*arguments: Any, **keywords: Any) -> Any:
-        def zeros(part: Any) -> Any:
-            if not isinstance(part, Tensor):
-                return part
-            return torch.empty_strided(part.shape, part.stride(), dtype=part.dtype, device="cpu").zero_()
+        def like(part: Tensor, where: str) -> Tensor:
+            return torch.empty_strided(part.shape, part.stride(), dtype=part.dtype, device=where)
 
-        results = op(*map(zeros, arguments), **{name: zeros(part) for name, part in keywords.items()})
-        return _on_meta(results)
+        def zeros(part: Tensor) -> Tensor:
+            return like(part, "cpu").zero_()
+
+        named = {name: map_tensors(part, zeros) for name, part in keywords.items()}
+        return map_tensors(op(*map_tensors(arguments, zeros), **named), lambda part: like(part, "meta"))
 
     return announced
-
-
-def _on_meta(result: Any) -> Any:
-    if isinstance(result, tuple):
-        return tuple(map(_on_meta, result))
-    return torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device="meta")
 
 
 def _with_workspace(op: Any) -> Callable[..., Any]:

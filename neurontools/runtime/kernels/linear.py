@@ -50,16 +50,13 @@ def _backward(
             gradient.outer(value) if mask[1] else None,
             gradient.clone() if mask[2] else None,
         )
-    if gradient.dim() == 2:  # skips no-op views, which cost as much as a small matrix product
-        return (
-            _value_gradient(gradient, value, weight) if mask[0] else None,
-            _weight_gradient(gradient, value, weight) if mask[1] else None,
-            gradient.sum(0) if mask[2] else None,
-        )
-    rows = gradient.reshape(-1, gradient.shape[-1])
-    flat = value.reshape(-1, value.shape[-1])
+    rows, flat = gradient, value
+    is_matrix = gradient.dim() == 2
+    if not is_matrix:  # views that change nothing would cost as much as a small matrix product
+        rows, flat = gradient.reshape(-1, gradient.shape[-1]), value.reshape(-1, value.shape[-1])
+    of_value = _value_gradient(rows, flat, weight) if mask[0] else None
     return (
-        _value_gradient(rows, flat, weight).view(value.shape) if mask[0] else None,
+        of_value if is_matrix or of_value is None else of_value.view(value.shape),
         _weight_gradient(rows, flat, weight) if mask[1] else None,
         rows.sum(0) if mask[2] else None,
     )
@@ -83,19 +80,15 @@ def _plain_forward(value: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return _addmm(bias, value, weight.t())
 
 
-def _plain_backward(
-    value: Tensor, gradient: Tensor, weight: Tensor, _mask: list[bool]
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _mm(gradient, weight), _mm(gradient.t(), value), gradient.sum(0)
-
-
-def _plain_backward_to_weight(
-    value: Tensor, gradient: Tensor, _weight: Tensor, _mask: list[bool]
-) -> tuple[None, Tensor, Tensor]:
-    return None, _mm(gradient.t(), value), gradient.sum(0)
-
-
-_PLAIN_BACKWARD = {(True, True, True): _plain_backward, (False, True, True): _plain_backward_to_weight}
+_PLAIN_BACKWARD: dict[tuple[bool, ...], Callable[..., Any]] = {
+    (True, True, True): lambda value, gradient, weight, _mask: (
+        _mm(gradient, weight),
+        _mm(gradient.t(), value),
+        gradient.sum(0),
+    ),
+    (False, True, True): lambda value, gradient, _weight, _mask: (None, _mm(gradient.t(), value), gradient.sum(0)),
+}
+"""Functions for row-major matrices, by which of the three gradients are asked for."""
 
 
 def _is_plain(layout: TensorLayout | None) -> bool:
@@ -126,8 +119,6 @@ class _Linear(DeviceOperator):
     execution would cost as much as a small matrix product.
     """
 
-    __slots__ = ()
-
     def flop_count(self, arguments: list[Any], keywords: dict[str, Any], result: Any) -> int:
         del keywords
         value = arguments[0]
@@ -137,16 +128,12 @@ class _Linear(DeviceOperator):
 
 
 class _Forward(_Linear):
-    __slots__ = ()
-
     def call_for(self, arguments: Sequence[Any], layouts: Sequence[TensorLayout | None]) -> Callable[..., Any]:
         has_bias = len(arguments) == 3 and layouts[2] is not None
         return _plain_forward if has_bias and _is_plain(layouts[0]) and _is_plain(layouts[1]) else self.call
 
 
 class _Backward(_Linear):
-    __slots__ = ()
-
     def call_for(self, arguments: Sequence[Any], layouts: Sequence[TensorLayout | None]) -> Callable[..., Any]:
         value, gradient, weight = layouts[:3]
         if not (_is_plain(value) and _is_plain(weight)) or gradient is None or gradient.ndim != 2:
@@ -155,10 +142,7 @@ class _Backward(_Linear):
 
 
 def linear_kernels() -> dict[str, Any]:
-    """Returns the recording kernels for linear and linear_backward by operator name."""
     forward = _Forward(_linear, call=_forward, meta_call=_meta_forward)
     backward = _Backward(find_overload("aten::linear_backward"), call=_backward, meta_call=_meta_backward)
     forward.matmul = backward.matmul = True
-    for operator in (forward, backward):
-        operators.add(operator)
-    return {each.name: recording_kernel(each) for each in (forward, backward)}
+    return {each.name: recording_kernel(operators.add(each)) for each in (forward, backward)}

@@ -171,11 +171,9 @@ def _takes_onednn(value: Tensor, parameters: Sequence[Tensor]) -> bool:
 
 
 def _group_weights(parameters: Sequence[Tensor], has_biases: bool, has_projections: bool) -> list[_Weights]:
-    count = 2 + 2 * has_biases + has_projections
-    groups = [parameters[i : i + count] for i in range(0, len(parameters), count)]
-    if has_projections and not has_biases:
-        return [_Weights(g[0], g[1], None, None, g[2]) for g in groups]
-    return [_Weights(*g) for g in groups]
+    names = ["w_ih", "w_hh", *(["b_ih", "b_hh"] if has_biases else []), *(["w_hr"] if has_projections else [])]
+    groups = [parameters[i : i + len(names)] for i in range(0, len(parameters), len(names))]
+    return [_Weights(**dict(zip(names, group, strict=True))) for group in groups]
 
 
 def _run_layers(

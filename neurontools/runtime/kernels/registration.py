@@ -12,7 +12,14 @@ from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.kernels import recurrent, transfer
 from neurontools.runtime.kernels.layers import attention, dropout_kernels, normalization_kernels, probed_kernels
 from neurontools.runtime.kernels.linear import linear_kernels
-from neurontools.runtime.operators.operator import DeviceOperator, find_overload, is_batched, operators
+from neurontools.runtime.operators.operator import (
+    DeviceOperator,
+    find_overload,
+    flattened,
+    is_batched,
+    map_tensors,
+    operators,
+)
 from neurontools.runtime.tensors.buffers import Tensor
 
 _C: Any = torch._C
@@ -166,7 +173,12 @@ def register_autocast(name: str, keep: Callable[[Any], None]) -> None:
     every.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     library = torch.library.Library("aten", "IMPL")
     keep(library)
-    for names, chosen in ((_LOWER, _lower), (_FLOAT32, _float32), (_PROMOTE, _widest)):
+    rules: list[tuple[list[str], Callable[[Any], torch.dtype | None]]] = [
+        (_LOWER, lambda _arguments: torch.get_autocast_dtype(name)),
+        (_FLOAT32, lambda _arguments: torch.float32),
+        (_PROMOTE, _widest),
+    ]
+    for names, chosen in rules:
         for operator in names:
             try:
                 op = find_overload("aten::" + operator)
@@ -176,46 +188,30 @@ def register_autocast(name: str, keep: Callable[[Any], None]) -> None:
     _redirect_cuda(name)
 
 
-def _casting(op: Any, name: str, chosen: Callable[[str, Any], torch.dtype | None]) -> Callable[..., Any]:
+def _casting(op: Any, name: str, chosen: Callable[[Any], torch.dtype | None]) -> Callable[..., Any]:
     core: Any = torch._C
     autocast = core.DispatchKeySet(core.DispatchKey.AutocastPrivateUse1)
 
-    def cast(value: Any, dtype: torch.dtype) -> Any:
-        if isinstance(value, Tensor):
-            eligible = value.dtype in _FLOATS and value.dtype is not dtype and value.device.type == name
-            return value.to(dtype) if eligible else value
-        if isinstance(value, (list, tuple)):
-            return [cast(item, dtype) for item in value]
-        return value
-
     def kernel(*arguments: Any, **keywords: Any) -> Any:
-        dtype = chosen(name, arguments)
+        dtype = chosen(arguments)
+
+        def cast(value: Tensor) -> Tensor:
+            return value.to(dtype) if value.dtype in _FLOATS and value.device.type == name else value
+
         with torch._C._ExcludeDispatchKeyGuard(autocast):
             if dtype is None:
                 return op(*arguments, **keywords)
-            return op(*[cast(a, dtype) for a in arguments], **{k: cast(v, dtype) for k, v in keywords.items()})
+            named = {key: map_tensors(value, cast) for key, value in keywords.items()}
+            return op(*map_tensors(arguments, cast), **named)
 
     return kernel
 
 
-def _lower(name: str, _arguments: Any) -> torch.dtype | None:
-    return torch.get_autocast_dtype(name)
-
-
-def _float32(_name: str, _arguments: Any) -> torch.dtype | None:
-    return torch.float32
-
-
-def _widest(_name: str, arguments: Any) -> torch.dtype | None:
-    found: torch.dtype | None = None
-    pending = list(arguments)
-    while pending:
-        value = pending.pop(0)
-        if isinstance(value, (list, tuple)):
-            pending[:0] = value
-        elif isinstance(value, Tensor) and value.dtype in _FLOATS and (found is None or value.dtype is torch.float32):
-            found = value.dtype
-    return found
+def _widest(arguments: Any) -> torch.dtype | None:
+    """Returns float32 if a tensor has this type, else the type of the first floating-point tensor."""
+    tensors = (value for value in flattened(arguments) if isinstance(value, Tensor))
+    types = [tensor.dtype for tensor in tensors if tensor.dtype in _FLOATS]
+    return torch.float32 if torch.float32 in types else types[0] if types else None
 
 
 def _redirect_cuda(name: str) -> None:

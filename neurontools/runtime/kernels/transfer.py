@@ -27,10 +27,6 @@ def _core_of(wanted: Any) -> Core:
     return device.current if wanted is None else device.core(torch.device(wanted))
 
 
-def _core_on(tensor: Tensor) -> Core:
-    return device.core_of(tensor)
-
-
 def empty(
     size: Any,
     *,
@@ -40,7 +36,6 @@ def empty(
     pin_memory: Any = None,
     memory_format: Any = None,
 ) -> Tensor:
-    """Implements aten::empty.memory_format."""
     _refuse_sparse(layout)
     format_ = torch.contiguous_format if memory_format is None else memory_format
     core = _core_of(device)
@@ -57,7 +52,6 @@ def empty_strided(
     device: Any = None,
     pin_memory: Any = None,
 ) -> Tensor:
-    """Implements aten::empty_strided."""
     _refuse_sparse(layout)
     core = _core_of(device)
     extent = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if all(size) else 0
@@ -104,7 +98,7 @@ def from_device(source: Tensor) -> Tensor:
     if core.pending.signatures or replayer.is_replaying(core):  # without a pending graph, the read executes nothing
         call_sites.count_call("read")
     value = host_value(source)
-    _core_on(source).statistics.from_device_bytes += source.nbytes
+    core.statistics.from_device_bytes += source.nbytes
     seconds = time.perf_counter() - started
     if not step_clock.is_background():
         step_clock.charge(TRANSFER, seconds, charged)
@@ -116,14 +110,12 @@ def from_device(source: Tensor) -> Tensor:
 
 
 def copy_(self: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    """Implements aten::copy_."""
     if self.is_cpu:
         return self.copy_(from_device(source))
     if source.is_cpu:
-        core = _core_on(self)
-        source = to_device(source.to(self.dtype) if source.dtype is not self.dtype else source, core)
-    elif _core_on(self) is not _core_on(source):
-        source = to_device(from_device(source), _core_on(self))
+        source = to_device(source.to(self.dtype), device.core_of(self))
+    elif device.core_of(self) is not device.core_of(source):
+        source = to_device(from_device(source), device.core_of(self))
     result: Tensor = _record_copy(self, source)
     return result
 
@@ -138,15 +130,13 @@ def to_copy(
     non_blocking: bool = False,
     memory_format: Any = None,
 ) -> Tensor:
-    """Implements aten::_to_copy."""
     target = self.device if device is None else torch.device(device)
     result: Tensor
     if self.is_cpu:
         return to_device(aten._to_copy.default(self, dtype=dtype, memory_format=memory_format), _core_of(target))
-    own = _core_on(self)
     if target.type == self.device.type:
-        core = own if device is None else _core_of(target)
-        if core is own:
+        core = _core_of(target)
+        if core is _core_of(self.device):
             result = _record_to_copy(self, dtype=dtype, memory_format=memory_format)
             return result
         return to_device(from_device(self).to(dtype or self.dtype), core)
@@ -154,13 +144,7 @@ def to_copy(
     return result if target.type == "cpu" else result.to(target)
 
 
-def local_scalar_dense(self: Tensor) -> Any:
-    """Implements aten::_local_scalar_dense."""
-    return from_device(self).item()
-
-
 def resize_(self: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
-    """Implements aten::resize_."""
     if list(self.shape) == list(size):
         return self
     old = host_value(self)
@@ -168,12 +152,7 @@ def resize_(self: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
     common_count = min(old.numel(), new.numel())
     if common_count:
         new.view(-1)[:common_count].copy_(old.reshape(-1)[:common_count])
-    return point_at(self, device_tensor(new, _core_on(self)))
-
-
-def never(*_arguments: Any, **_keywords: Any) -> bool:
-    """Implements aten::is_pinned: device memory is never pinned."""
-    return False
+    return point_at(self, device_tensor(new, device.core_of(self)))
 
 
 _record_copy = recording_kernel(operators.add(DeviceOperator(find_overload("aten::copy_"))))
@@ -187,23 +166,15 @@ def _zeros(
     return device_tensor(torch.zeros(size, dtype=dtype, device="cpu"), _core_of(device))
 
 
-def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
-    return copy_(target, source, non_blocking)
-
-
-def _copy_from_and_resize(source: Tensor, target: Tensor) -> Tensor:
-    return copy_(target.resize_(source.shape), source)
-
-
 TRANSFER_KERNELS: dict[str, Any] = {
     "aten::empty.memory_format": empty,
     "aten::empty_strided": empty_strided,
     "aten::_efficientzerotensor": _zeros,
     "aten::copy_": copy_,
-    "aten::_copy_from": _copy_from,
-    "aten::_copy_from_and_resize": _copy_from_and_resize,
-    "aten::_local_scalar_dense": local_scalar_dense,
+    "aten::_copy_from": lambda source, target, non_blocking=False: copy_(target, source, non_blocking),
+    "aten::_copy_from_and_resize": lambda source, target: copy_(target.resize_(source.shape), source),
+    "aten::_local_scalar_dense": lambda self: from_device(self).item(),
     "aten::_to_copy": to_copy,
     "aten::resize_": resize_,
-    "aten::is_pinned": never,
+    "aten::is_pinned": lambda *_arguments, **_keywords: False,  # device memory is never pinned
 }

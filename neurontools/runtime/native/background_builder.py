@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,14 @@ def compiler_of(environment: Mapping[str, str]) -> str | None:
     return shutil.which(named[0], path=environment.get("PATH"))
 
 
+@dataclass(frozen=True, slots=True)
 class BuildRequest:
     """A running build. The build process writes its archive to the file descriptor `result`."""
 
-    def __init__(self, module: str, key: str, process: subprocess.Popen[bytes], result: int) -> None:
-        self.module = module
-        self.key = key
-        self.process = process
-        self.result = result
+    module: str
+    key: str
+    process: subprocess.Popen[bytes]
+    result: int
 
 
 class BackgroundBuilder:
@@ -58,7 +59,6 @@ class BackgroundBuilder:
         return self._running is None and self._pid == os.getpid()
 
     def find(self, compiled: CompiledGraph, key: str) -> Archive | None:
-        """Returns the machine code of a graph from the compile cache, or None if the cache has none for this `key`."""
         data = self.cache.machine_code(compiled.graph_hash, self.flags, key)
         return None if data is None else _parse_archive(data, compiled.module, key)
 
@@ -128,12 +128,9 @@ class BackgroundBuilder:
             data = os.pread(request.result, LARGEST_BYTES, 0)
         finally:
             os.close(request.result)
+        refusal = f"its compiler ended with status {request.process.returncode}"
         found = _parse_archive(data, request.module, request.key)
-        if found is not None:
-            return found
-        return Archive(
-            request.module, request.key, refusal=f"its compiler ended with status {request.process.returncode}"
-        )
+        return found or Archive(request.module, request.key, refusal=refusal)
 
 
 def _parse_archive(data: bytes, module: str, key: str) -> Archive | None:
@@ -150,9 +147,5 @@ def _compiler_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """
     variables = {n: v for n, v in environment.items() if not n.startswith(_TRAINING_PREFIXES)}
     paths = [str(_ROOT), *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep))]
-    return {
-        **variables,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-        "OMP_NUM_THREADS": "1",
-    }
+    own = {"PYTHONPATH": os.pathsep.join(paths), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
+    return variables | own

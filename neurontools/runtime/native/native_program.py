@@ -49,7 +49,6 @@ class NativeProgram:
 
     @property
     def is_warm(self) -> bool:
-        """Whether the program was executed often enough to be compiled to machine code."""
         return self._executions > WARM_UP_EXECUTIONS
 
     @property
@@ -81,8 +80,10 @@ class NativeProgram:
         self._changing.update(i for i, (old, new) in enumerate(zip(self._scalars, scalars, strict=True)) if old != new)
         self._executions += 1
         if self._request is not None:
-            if not self._executions % _POLL_EVERY:
-                self._poll_build(scalars)
+            archive = None if self._executions % _POLL_EVERY else self.builder.result(self._request)
+            if archive is not None:
+                self._request = None
+                self._use_archive(archive, scalars)
         elif self.is_warm:
             self._begin(scalars)
 
@@ -105,12 +106,6 @@ class NativeProgram:
             self._request = self.builder.begin(compiled, key, scalars, self._changing)
             if self._request is None:
                 self._is_final = True
-
-    def _poll_build(self, scalars: Sequence[Any]) -> None:
-        archive = None if self._request is None else self.builder.result(self._request)
-        if archive is not None:
-            self._request = None
-            self._use_archive(archive, scalars)
 
     def _use_archive(self, archive: Archive, scalars: Sequence[Any]) -> None:
         if archive.refusal:
@@ -244,7 +239,10 @@ class SegmentCode:
         try:
             if results is not None:
                 self._compare(copies, results, values)
-                _check_fresh(results, self._computed([*copies], scalars))
+                # Two executions must return different memory, because scripts may change results in place.
+                places = {value.untyped_storage().data_ptr() for value in results if value.numel()}
+                if any(value.untyped_storage().data_ptr() in places for value in self._computed([*copies], scalars)):
+                    raise NumericsMismatch("a result is the same memory each time")
         except NumericsMismatch as error:
             refusal = str(error)
         if refusal:
@@ -282,13 +280,6 @@ class SegmentCode:
         for number, value in zip(self.inputs, copies, strict=True):
             if number in self._updated:
                 _check_values(f"%{number}", values[number], value)
-
-
-def _check_fresh(results: list[Tensor], again: list[Tensor]) -> None:
-    """Checks that two executions return results in different memory, because scripts may change results in place."""
-    places = {value.untyped_storage().data_ptr() for value in results if value.numel()}
-    if any(value.untyped_storage().data_ptr() in places for value in again):
-        raise NumericsMismatch("a result is the same memory each time")
 
 
 def _check_layout(value: Tensor, layout: TensorLayout, pointers: set[int]) -> None:

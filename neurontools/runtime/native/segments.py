@@ -13,14 +13,8 @@ from typing import Any
 import torch
 
 from neurontools.runtime.operators.layout import layouts
-from neurontools.runtime.programs.compiled_graph import (
-    CompiledGraph,
-    HostInput,
-    Instruction,
-    ScalarInput,
-    ValueUse,
-    flattened,
-)
+from neurontools.runtime.operators.operator import flattened
+from neurontools.runtime.programs.compiled_graph import CompiledGraph, HostInput, Instruction, ScalarInput, ValueUse
 
 _SHORTEST = 2
 _TYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.bool})
@@ -88,31 +82,26 @@ def _is_computation(instruction: Instruction, compiled: CompiledGraph, changing:
     if operator.random or operator.effect or operator.dynamic or not operator.trusted or operator.has_generator:
         return False
     parts = list(_flat_parts(instruction))
-    if any(isinstance(part, HostInput) for part in parts):
+    uses = [part for part in parts if isinstance(part, ValueUse)]
+    if any(isinstance(part, HostInput) for part in parts) or any(use.offset in changing for use in uses):
         return False
     if name not in _CHANGING and any(isinstance(part, ScalarInput) and part.index in changing for part in parts):
         return False
-    if any(isinstance(part, ValueUse) and part.offset in changing for part in parts):
-        return False
-    numbers = {part.value for part in parts if isinstance(part, ValueUse)} | set(flattened(list(instruction.results)))
-    types = {compiled.layouts[number].device_dtype for number in numbers}
-    dtypes = {part.layout.device_dtype for part in parts if isinstance(part, ValueUse) and part.layout is not None}
-    if not numbers or not (types | dtypes) <= _TYPES or layouts.narrowed:
+    numbers = {*(use.value for use in uses), *flattened(instruction.results)}
+    if not numbers or layouts.narrowed or not {compiled.layouts[n].device_dtype for n in numbers} <= _TYPES:
         return False
     return all(
-        part.layout is None or part.layout.device_dtype is compiled.layouts[part.value].device_dtype
-        for part in parts
-        if isinstance(part, ValueUse)
+        use.layout is None or use.layout.device_dtype is compiled.layouts[use.value].device_dtype for use in uses
     )
 
 
 def _flat_parts(instruction: Instruction) -> Iterator[Any]:
-    yield from flattened([list(instruction.arguments), list(instruction.keywords.values())])
+    return flattened([instruction.arguments, *instruction.keywords.values()])
 
 
 def _make_segment(compiled: CompiledGraph, first: int, end: int, changing: Collection[int]) -> Segment:
     inside = compiled.instructions[first:end]
-    inner_results = {number for instruction in inside for number in flattened(list(instruction.results))}
+    inner_results = {number for instruction in inside for number in flattened(instruction.results)}
     used: dict[int, None] = {}
     scalars: set[int] = set()
     for instruction in inside:
@@ -160,9 +149,7 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
         return "unknown"
-    own = lines[
-        : lines.index("") if "" in lines else None
-    ]  # lines of the first processor; the other processors are equal
+    own = lines[: [*lines, ""].index("")]  # the lines of the first processor; the other processors are equal
     return "\n".join(line for line in own if line.partition("\t")[0] in _CPU_FIELDS)
 
 

@@ -23,23 +23,6 @@ class TensorLayout:
     which torch creates a tensor of this layout.
     """
 
-    __slots__ = (
-        "_c_size",
-        "_c_stride",
-        "device_dtype",
-        "dtype",
-        "extent",
-        "id",
-        "nbytes",
-        "ndim",
-        "size",
-        "size_address",
-        "span_bytes",
-        "stride",
-        "stride_address",
-        "structure",
-    )
-
     def __init__(
         self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device_dtype: torch.dtype
     ) -> None:
@@ -117,7 +100,6 @@ class LayoutTable:
         return self._layouts.young
 
     def layout_of(self, tensor: torch.Tensor) -> TensorLayout:
-        """Returns the layout of a tensor, without its storage offset."""
         return self.get(tensor.shape, tensor.stride(), tensor.dtype)
 
     def get(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> TensorLayout:

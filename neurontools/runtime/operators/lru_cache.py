@@ -34,7 +34,6 @@ class LRUCache(Generic[Key, Value]):
         return value
 
     def put(self, key: Key, value: Value) -> None:
-        """Adds an entry."""
         self.young[key] = value
         if len(self.young) <= self.capacity:
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -89,30 +89,6 @@ class DeviceOperator:
     its CPU kernel. Without `trusted`, the first call of each signature runs eagerly, and compares these layouts.
     """
 
-    __slots__ = (
-        "call",
-        "dynamic",
-        "effect",
-        "flop_formula",
-        "has_device",
-        "has_generator",
-        "id",
-        "in_place",
-        "lifted_names",
-        "lifted_positions",
-        "matmul",
-        "meta_call",
-        "mixed_devices",
-        "name",
-        "op",
-        "out_names",
-        "random",
-        "returns",
-        "tensor_positions",
-        "trusted",
-        "writes",
-    )
-
     def __init__(
         self,
         op: Any,
@@ -148,13 +124,8 @@ class DeviceOperator:
             _returned_argument(r, arguments) for r in schema.returns
         )
         self.in_place = all(r is not None for r in self.returns)
-        self.trusted = (
-            self.in_place
-            or call is not None
-            or meta_call is not None
-            or self.name in verified_names()
-            or is_batched(self.name)
-        )
+        has_own_kernel = call is not None or meta_call is not None
+        self.trusted = self.in_place or has_own_kernel or self.name in verified_names() or is_batched(self.name)
         lifted = [
             (i, a.name)
             for i, a in enumerate(arguments)
@@ -196,7 +167,6 @@ class DeviceOperator:
 
 
 def is_batched(name: str) -> bool:
-    """Returns whether an operator applies another operator to each tensor of a list."""
     return name.startswith(("aten::_foreach", "aten::_fused"))
 
 
@@ -233,7 +203,6 @@ class OperatorTable:
         self.by_name: dict[str, DeviceOperator] = {}
 
     def add(self, operator: DeviceOperator) -> DeviceOperator:
-        """Adds an operator. Replaces an operator with the same name."""
         self.by_name[operator.name] = operator
         return operator
 
@@ -312,22 +281,6 @@ class OperatorSignature:
     `outputs` has a layout or a list of layouts for each result, but None for a result that is a changed argument.
     """
 
-    __slots__ = (
-        "_text",
-        "arguments",
-        "flops",
-        "host_count",
-        "id",
-        "keywords",
-        "operator",
-        "outputs",
-        "result_count",
-        "scalar_count",
-        "single",
-        "tensor_count",
-        "written_slots",
-    )
-
     def __init__(self, operator: DeviceOperator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self.id = next(_signature_ids)
         self.operator = operator
@@ -340,16 +293,11 @@ class OperatorSignature:
         self.tensor_count = template.tensor_count
         self.scalar_count = len(template.scalars)
         self.host_count = len(template.hosts)
+        given: dict[Any, Any] = {**dict(enumerate(self.arguments)), **self.keywords}
         self.written_slots = tuple(
             slot.slot
             for position, name in operator.writes
-            for slot in _tensor_slots(
-                self.keywords[name]
-                if name in self.keywords
-                else self.arguments[position]
-                if position < len(self.arguments)
-                else None
-            )
+            for slot in _tensor_slots(given.get(name, given.get(position)))
         )
         result, self.flops = self._on_meta(template)
         self.outputs = self._layouts_of(result)
@@ -358,11 +306,10 @@ class OperatorSignature:
         elif self._has_ambiguous_strides():
             self._use_strides_of_cpu(template)
         self.single = self.outputs[0] if len(self.outputs) == 1 and isinstance(self.outputs[0], TensorLayout) else None
-        self.result_count = _count_tensors(self.outputs)
+        self.result_count = sum(1 for _ in flattened(self.outputs))
         self._text: str | None = None
 
     def _on_meta(self, template: _Template) -> tuple[Any, int]:
-        """Returns the operator's result on meta tensors and its FLOPs."""
         operator = self.operator
         if operator.effect and operator.in_place:
             return None, 0  # no meta call, because a collective would communicate in it
@@ -397,10 +344,7 @@ class OperatorSignature:
         )
 
     def _fills_from_empty_arguments(self) -> bool:
-        """Returns whether a result has elements although all tensor arguments are empty."""
-        given = [
-            slot.layout for argument in (*self.arguments, *self.keywords.values()) for slot in _tensor_slots(argument)
-        ]
+        given = [slot.layout for slot in _tensor_slots([*self.arguments, *self.keywords.values()])]
         if not given or self.host_count or any(0 not in layout.size for layout in given):
             return False
         return any(isinstance(output, TensorLayout) and 0 not in output.size for output in self.outputs)
@@ -441,7 +385,7 @@ class OperatorSignature:
             or not operator.name.startswith("aten::")
         ):
             return False
-        slots = [slot for part in (*self.arguments, *self.keywords.values()) for slot in _tensor_slots(part)]
+        slots = _tensor_slots([*self.arguments, *self.keywords.values()])
         return any(slot.layout.has_ambiguous_strides for slot in slots)
 
     def _use_strides_of_cpu(self, template: _Template) -> None:
@@ -495,7 +439,7 @@ class _Template:
             )
         if isinstance(value, (list, tuple)):
             return [self.make_slot(item, lifted) for item in value]
-        if is_scalar(value, lifted):
+        if lifted and value.__class__ in (float, int):
             self.scalars.append(value)
             return ScalarSlot(len(self.scalars) - 1)
         return value
@@ -515,14 +459,6 @@ class _Template:
         return slot
 
 
-def is_scalar(value: Any, lifted: bool) -> bool:
-    """Returns whether a value is a number that becomes an input of the graph. The recorder inlines this test."""
-    kind = value.__class__
-    if lifted:
-        return kind is float or kind is int
-    return False
-
-
 def _is_inconclusive(error: Exception) -> bool:
     """Whether a meta kernel failed because it is missing or needs data, and not because of wrong arguments."""
     text = str(error).lower()
@@ -530,21 +466,34 @@ def _is_inconclusive(error: Exception) -> bool:
     return isinstance(error, NotImplementedError) or any(word in text for word in words)
 
 
+def flattened(tree: Any) -> Iterator[Any]:
+    """Yields the leaves of nested lists, except None."""
+    if isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from flattened(item)
+    elif tree is not None:
+        yield tree
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """Returns `value` with `change` applied to its tensors, also in nested sequences, which become lists."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return [map_tensors(item, change) for item in value]
+    return value
+
+
 def _tensor_slots(template: Any) -> list[TensorSlot]:
-    if isinstance(template, TensorSlot):
-        return [template]
-    if isinstance(template, list):
-        return [slot for item in template for slot in _tensor_slots(item)]
-    return []
+    return [slot for slot in flattened(template) if isinstance(slot, TensorSlot)]
 
 
 def _has_mask(arguments: list[Any]) -> bool:
     """Returns whether an index is a mask. The size of the result is then the mask's number of true elements."""
     masks = (torch.bool, torch.uint8)
-    slots = [slot for argument in arguments[1:] for slot in _tensor_slots(argument)]
-    hosts = [slot for argument in arguments[1:] if isinstance(argument, list) for slot in argument]
-    return any(slot.layout.dtype in masks for slot in slots) or any(
-        isinstance(slot, HostSlot) and slot.dtype in masks for slot in hosts
+    slots = list(flattened(arguments[1:]))
+    return any(slot.layout.dtype in masks for slot in slots if isinstance(slot, TensorSlot)) or any(
+        slot.dtype in masks for slot in slots if isinstance(slot, HostSlot)
     )
 
 
@@ -565,12 +514,6 @@ def _with_strides_of(output: Any, result: Any) -> Any:
     if output is None or result.shape != output.size or 0 in result.stride():
         return output
     return layouts.get(output.size, result.stride(), output.dtype)
-
-
-def _count_tensors(output: Any) -> int:
-    if isinstance(output, (list, tuple)):
-        return sum(map(_count_tensors, output))
-    return 0 if output is None else 1
 
 
 def _layouts_agree(announced: Any, actual: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,17 +88,6 @@ class CompiledGraph:
         """FLOPs of one execution."""
         return sum(self.flops_by_dtype.values())
 
-    def text(self) -> str:
-        """Formats the graph for human readers, one instruction per line."""
-        lines = [f"{self.module}: inputs {_numbers(self.inputs)} outputs {_numbers(self.outputs)}"]
-        for instruction in self.instructions:
-            arguments = [_argument_text(a) for a in instruction.arguments]
-            arguments += [f"{name}={_argument_text(value)}" for name, value in instruction.keywords.items()]
-            outputs = ", ".join(f"%{number}:{self.layouts[number].text()}" for number in flattened(instruction.results))
-            line = f"{instruction.operator.name}({', '.join(arguments)})"
-            lines.append(f"  {outputs} = {line}" if outputs else f"  {line}")
-        return "\n".join(lines)
-
     def to_json(self) -> bytes:
         """Returns the graph as JSON, which `from_json` parses."""
         document = {
@@ -155,24 +143,18 @@ class CompiledGraph:
                 scratchpad_bytes=int(document["scratchpad_bytes"]),
                 removed_count=int(document["removed_count"]),
             )
+        except InvalidCompiledGraph:
+            raise
         except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            if isinstance(error, InvalidCompiledGraph):
-                raise
             raise InvalidCompiledGraph(f"{type(error).__name__}: {error}") from None
 
 
-def flattened(tree: Any) -> Iterator[Any]:
-    """Yields the leaves of nested lists, except None."""
-    if isinstance(tree, (list, tuple)):
-        for item in tree:
-            yield from flattened(item)
-    elif tree is not None:
-        yield tree
-
-
-_DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
-_LAYOUTS = {str(value): value for value in vars(torch).values() if isinstance(value, torch.layout)}
-_FORMATS = {str(value): value for value in vars(torch).values() if isinstance(value, torch.memory_format)}
+_CONSTANTS: dict[str, Any] = {
+    str(value): value
+    for value in vars(torch).values()
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format))
+}
+"""torch's dtypes, layouts and memory formats, by name."""
 
 
 def _to_json(value: Any) -> Any:
@@ -214,10 +196,7 @@ def _from_json(value: Any) -> Any:
     if kind == "complex":
         return complex(float.fromhex(content[0]), float.fromhex(content[1]))
     if kind == "torch":
-        for table in (_DTYPES, _LAYOUTS, _FORMATS):
-            if content in table:
-                return table[content]
-        return torch.device(content)
+        return _CONSTANTS[content] if content in _CONSTANTS else torch.device(content)
     raise InvalidCompiledGraph(f"unknown kind of argument {kind!r}")
 
 
@@ -227,30 +206,8 @@ def _layout_to_json(layout: TensorLayout) -> list[Any]:
 
 def _layout_from_json(parts: list[Any]) -> TensorLayout:
     size, stride, dtype = parts
-    return layouts.get(tuple(map(int, size)), tuple(map(int, stride)), _DTYPES[dtype])
+    return layouts.get(tuple(map(int, size)), tuple(map(int, stride)), _CONSTANTS[dtype])
 
 
 def _result_numbers(results: list[Any]) -> tuple[Any, ...]:
-    return tuple(
-        None if r is None else [None if q is None else int(q) for q in r] if isinstance(r, list) else int(r)
-        for r in results
-    )
-
-
-def _numbers(numbers: tuple[int, ...]) -> str:
-    return " ".join(f"%{number}" for number in numbers) or "none"
-
-
-def _argument_text(value: Any) -> str:
-    if isinstance(value, ValueUse):
-        text = f"%{value.value}"
-        if value.layout is not None:
-            text += f":{value.layout.text()}"
-        return text if value.offset is None else f"{text}+${value.offset}"
-    if isinstance(value, ScalarInput):
-        return f"${value.index}"
-    if isinstance(value, HostInput):
-        return f"@{value.index}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_argument_text(item) for item in value) + "]"
-    return str(value)
+    return tuple(None if r is None else [*_result_numbers(r)] if isinstance(r, list) else int(r) for r in results)

@@ -5,19 +5,12 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from neurontools.runtime.operators.layout import TensorLayout
-from neurontools.runtime.operators.operator import HostSlot, OperatorSignature, ScalarSlot, TensorSlot
-from neurontools.runtime.programs.compiled_graph import (
-    CompiledGraph,
-    HostInput,
-    Instruction,
-    ScalarInput,
-    ValueUse,
-    flattened,
-)
+from neurontools.runtime.operators.operator import HostSlot, OperatorSignature, ScalarSlot, TensorSlot, flattened
+from neurontools.runtime.programs.compiled_graph import CompiledGraph, HostInput, Instruction, ScalarInput, ValueUse
 from neurontools.runtime.tensors.buffers import Graph
 
 
@@ -49,9 +42,8 @@ def graph_text(graph: Graph, alive: bytes) -> str:
         position += 1
         used = key[position : position + signature.tensor_count]
         position += signature.tensor_count
-        result_count = sum(1 for _ in flattened(list(signature.outputs)))
-        results = " ".join(f"%{n}" for n in range(number, number + result_count))
-        number += result_count
+        results = " ".join(f"%{n}" for n in range(number, number + signature.result_count))
+        number += signature.result_count
         lines.append(f"{results} = {signature.text()} of {' '.join(f'%{n}' for n in used)}")
     lines.append("alive " + " ".join(f"%{n}" for n, flag in enumerate(alive) if flag))
     return "\n".join(lines)
@@ -120,6 +112,7 @@ def _graph_calls(graph: Graph) -> tuple[list[_GraphCall], dict[int, TensorLayout
 
 
 def _numbered(output: Any, number: int, layouts: dict[int, TensorLayout]) -> tuple[Any, int]:
+    """Returns the numbers of an operator's outputs, from `number` on, and the next free number."""
     if output is None:
         return None, number
     if isinstance(output, list):
@@ -214,11 +207,9 @@ def _instruction_of(call: _GraphCall, layouts: dict[int, TensorLayout], dead: tu
 
 CC_FLAGS = "NEURON_CC_FLAGS"
 
-_AUTO_CAST = ("none", "matmult", "all")
-_AUTO_CAST_TYPE = ("bf16", "fp16", "tf32", "fp8_e4m3")
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "--auto-cast": _AUTO_CAST,
-    "--auto-cast-type": _AUTO_CAST_TYPE,
+    "--auto-cast": ("none", "matmult", "all"),
+    "--auto-cast-type": ("bf16", "fp16", "tf32", "fp8_e4m3"),
     "--model-type": ("generic", "transformer", "unet-inference"),
     "--optlevel": ("1", "2", "3"),
     "--target": ("inf2", "trn1", "trn1n", "trn2", "trn3"),
@@ -229,15 +220,9 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 _WITHOUT_LNC = frozenset({"inf2", "trn1", "trn1n"})
 _ALIASES = {"-O": "--optlevel", "-lnc": "--logical-nc-config", "-v": "--verbose", "--lnc": "--logical-nc-config"}
 _SWITCHES = frozenset(
-    {
-        "--enable-saturate-infinity",
-        "--enable-mixed-precision-accumulation",
-        "--disable-mixed-precision-accumulation",
-        "--enable-fast-context-switch",
-        "--enable-fast-loading-neuron-binaries",
-        "--disable-internal-io-dge",
-        "--internal-enable-dge-levels",
-    }
+    """--enable-saturate-infinity --enable-mixed-precision-accumulation --disable-mixed-precision-accumulation
+ --enable-fast-context-switch --enable-fast-loading-neuron-binaries --disable-internal-io-dge
+ --internal-enable-dge-levels""".split()
 )
 _WRAPPER_SWITCHES = frozenset({"--no_cache", "--retry_failed_compilation"})
 _WRAPPER_VALUES = frozenset(
@@ -262,7 +247,7 @@ class CompilerFlags:
     cache_dir: str | None = None
     no_cache: bool = False
     retry_failed_compilation: bool = False
-    passed_on: tuple[str, ...] = field(default=())
+    passed_on: tuple[str, ...] = ()
 
     @property
     def hash_text(self) -> str:

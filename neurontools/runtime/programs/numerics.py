@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.operators.layout import TensorLayout, layouts
+from neurontools.runtime.operators.operator import flattened, map_tensors
 from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, ValueUse
 from neurontools.runtime.tensors.buffers import Tensor
 
@@ -60,7 +61,6 @@ class Numerics:
         return _TORCH_NAMES.get(self.auto_cast_type, self.auto_cast_type)
 
     def call_of(self, instruction: Instruction, compiled: CompiledGraph) -> Callable[..., Any]:
-        """Returns the function that computes an instruction in this precision."""
         operator = instruction.operator
         call = operator.call_for(instruction.arguments, [_layout(part, compiled) for part in instruction.arguments])
         if operator.matmul and self.auto_cast != "none":
@@ -69,7 +69,7 @@ class Numerics:
             wide = self.auto_cast_type if self.auto_cast_type in ("bf16", "tf32") else "bf16"
             call = _rounding_inputs(call, NEAREST[wide], _written_positions(instruction))
         if self.stochastic is not None and _touches_bf16(instruction, compiled) and not operator.effect:
-            narrow = any(compiled.layouts[n].device_dtype is torch.bfloat16 for n in _flat(instruction.results))
+            narrow = any(compiled.layouts[n].device_dtype is torch.bfloat16 for n in flattened(instruction.results))
             call = _rounding_results(call, self.stochastic, _written_positions(instruction), narrow)
         if layouts.narrowed and (operator.has_device or "dtype" in instruction.keywords):
             call = _narrowing(call)
@@ -90,33 +90,9 @@ def _written_positions(instruction: Instruction) -> frozenset[int | str]:
 
 
 def _touches_bf16(instruction: Instruction, compiled: CompiledGraph) -> bool:
-    numbers = [part.value for part in _uses(instruction.arguments) + _uses(instruction.keywords.values())]
-    numbers += _flat(instruction.results)
+    parts = flattened([instruction.arguments, *instruction.keywords.values()])
+    numbers = [*(part.value for part in parts if isinstance(part, ValueUse)), *flattened(instruction.results)]
     return any(compiled.layouts[number].device_dtype is torch.bfloat16 for number in numbers)
-
-
-def _uses(parts: Any) -> list[ValueUse]:
-    found: list[ValueUse] = []
-    for part in parts:
-        if isinstance(part, ValueUse):
-            found.append(part)
-        elif isinstance(part, (list, tuple)):
-            found += _uses(part)
-    return found
-
-
-def _flat(tree: Any) -> list[int]:
-    if isinstance(tree, (list, tuple)):
-        return [number for item in tree for number in _flat(item)]
-    return [] if tree is None else [tree]
-
-
-def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, (list, tuple)):
-        return [_map(item, change) for item in value]
-    return value
 
 
 def _rounding_inputs(
@@ -127,8 +103,8 @@ def _rounding_inputs(
 
     def run(*arguments: Any, **keywords: Any) -> Any:
         return call(
-            *[a if i in unrounded else _map(a, rounded) for i, a in enumerate(arguments)],
-            **{name: a if name in unrounded else _map(a, rounded) for name, a in keywords.items()},
+            *[a if i in unrounded else map_tensors(a, rounded) for i, a in enumerate(arguments)],
+            **{name: a if name in unrounded else map_tensors(a, rounded) for name, a in keywords.items()},
         )
 
     return run
@@ -157,12 +133,12 @@ def _rounding_results(
         if keywords.get("dtype") is torch.bfloat16:
             keywords["dtype"] = torch.float32
         result = call(
-            *[_map(a, widened_target if i in written else widened) for i, a in enumerate(arguments)],
-            **{name: _map(a, widened_target if name in written else widened) for name, a in keywords.items()},
+            *[map_tensors(a, widened_target if i in written else widened) for i, a in enumerate(arguments)],
+            **{name: map_tensors(a, widened_target if name in written else widened) for name, a in keywords.items()},
         )
         for target, computed in wide:
             target.copy_(stochastic_bf16(computed, generator))
-        return _map(result, narrowed) if narrow else result
+        return map_tensors(result, narrowed) if narrow else result
 
     return run
 
@@ -171,22 +147,12 @@ def _narrowing(call: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps an operator with a device or dtype argument, so that it converts its results to their dtypes in HBM."""
 
     def run(*arguments: Any, **keywords: Any) -> Any:
-        return _map(call(*arguments, **keywords), lambda t: t.to(layouts.narrowed.get(t.dtype, t.dtype)))
+        return map_tensors(call(*arguments, **keywords), lambda t: t.to(layouts.narrowed.get(t.dtype, t.dtype)))
 
     return run
 
 
 FP8_E4M3_LARGEST = 240.0  # the largest fp8_e4m3 value on the device; torch's float8_e4m3fn reaches 448
-
-
-def to_bf16(value: Tensor) -> Tensor:
-    """Rounds float32 values to the nearest bfloat16. Returns float32."""
-    return value.to(torch.bfloat16).to(value.dtype)
-
-
-def to_fp16(value: Tensor) -> Tensor:
-    """Rounds float32 values to the nearest float16. Returns float32, with infinity for values beyond float16."""
-    return value.to(torch.float16).to(value.dtype)
 
 
 def to_tf32(value: Tensor) -> Tensor:
@@ -204,11 +170,12 @@ def to_fp8_e4m3(value: Tensor) -> Tensor:
 
 
 NEAREST: dict[str, Callable[[Tensor], Tensor]] = {
-    "bf16": to_bf16,
-    "fp16": to_fp16,
+    "bf16": lambda value: value.to(torch.bfloat16).to(value.dtype),
+    "fp16": lambda value: value.to(torch.float16).to(value.dtype),
     "tf32": to_tf32,
     "fp8_e4m3": to_fp8_e4m3,
 }
+"""Functions that round float32 values to the nearest value of a type, and return float32."""
 
 
 def stochastic_bf16(value: Tensor, generator: torch.Generator) -> Tensor:

@@ -12,15 +12,8 @@ import torch
 from neurontools.runtime.capture.replay import mark_eager_only
 from neurontools.runtime.counting.step_clock import COMPILE, step_clock
 from neurontools.runtime.operators.layout import TensorLayout, layouts
-from neurontools.runtime.operators.operator import DeviceOperator
-from neurontools.runtime.programs.compiled_graph import (
-    CompiledGraph,
-    HostInput,
-    Instruction,
-    ScalarInput,
-    ValueUse,
-    flattened,
-)
+from neurontools.runtime.operators.operator import DeviceOperator, flattened
+from neurontools.runtime.programs.compiled_graph import CompiledGraph, HostInput, Instruction, ScalarInput, ValueUse
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.tensors.buffers import Tensor, reinterpreted
 
@@ -83,7 +76,7 @@ class Program:
         if self._run is not None:
             return self._run(inputs, scalars, hosts, generator)
         if not self._is_checked:
-            outputs = _interpret(self, inputs, scalars, hosts, generator, _nothing)
+            outputs = _interpret(self, inputs, scalars, hosts, generator, lambda: None)
             self._is_checked = True
             return outputs
         entry = step_clock.open(COMPILE, time.perf_counter())
@@ -129,25 +122,8 @@ def _interpret(
     compiled = program.compiled
     values: dict[int, Tensor] = dict(zip(compiled.inputs, inputs, strict=True))
 
-    value: Tensor | None
     for instruction, call in zip(compiled.instructions, program.calls, strict=True):
-        arguments = [value_of(a, values, scalars, hosts) for a in instruction.arguments]
-        keywords = {name: value_of(a, values, scalars, hosts) for name, a in instruction.keywords.items()}
-        if instruction.operator.has_generator:
-            keywords["generator"] = generator
-        result = call(*arguments, **keywords)
-        results = result if len(instruction.results) > 1 else (result,) if instruction.results else ()
-        pointers = {
-            t.untyped_storage().data_ptr() for t in flattened([arguments, list(keywords.values())]) if _bytes(t)
-        }
-        for number, value in _pairs(instruction.results, results):
-            values[number] = _check_result(program, instruction, number, value, pointers)
-            if _bytes(values[number]):
-                pointers.add(values[number].untyped_storage().data_ptr())
-        value = result = (
-            None  # drops references, so that results are freed at the same instruction as in generated code
-        )
-        del arguments, keywords, results
+        _interpret_instruction(program, instruction, call, values, scalars, hosts, generator)
         for number in instruction.dead:
             values.pop(number, None)
         if program.check is not None:
@@ -156,8 +132,26 @@ def _interpret(
     return [values[number] for number in compiled.outputs]
 
 
-def _nothing() -> None:
-    return None
+def _interpret_instruction(
+    program: Program,
+    instruction: Instruction,
+    call: Callable[..., Any],
+    values: dict[int, Tensor],
+    scalars: Sequence[Any],
+    hosts: Sequence[Tensor],
+    generator: torch.Generator,
+) -> None:
+    """Adds the results of one instruction to `values`, and checks them. Keeps no other reference to a result."""
+    arguments = [value_of(a, values, scalars, hosts) for a in instruction.arguments]
+    keywords = {name: value_of(a, values, scalars, hosts) for name, a in instruction.keywords.items()}
+    if instruction.operator.has_generator:
+        keywords["generator"] = generator
+    result = call(*arguments, **keywords)
+    pointers = {t.untyped_storage().data_ptr() for t in flattened([arguments, *keywords.values()]) if _bytes(t)}
+    for number, value in _pairs(instruction, result):
+        values[number] = _check_result(program, instruction, number, value, pointers)
+        if _bytes(values[number]):
+            pointers.add(values[number].untyped_storage().data_ptr())
 
 
 def run_instructions(
@@ -166,13 +160,18 @@ def run_instructions(
     """Executes some instructions of a program that was executed before. Adds their results to `values`."""
     for position in positions:
         instruction = program.compiled.instructions[position]
-        arguments = [value_of(a, values, scalars) for a in instruction.arguments]
-        keywords = {name: value_of(a, values, scalars) for name, a in instruction.keywords.items()}
-        result = program.calls[position](*arguments, **keywords)
-        results = result if len(instruction.results) > 1 else (result,) if instruction.results else ()
-        for number, value in _pairs(instruction.results, results):
+        for number, value in results_of(instruction, program.calls[position], values, scalars):
             is_as_announced = number not in program.restrided
             values[number] = value if is_as_announced else restride(value, program.compiled.layouts[number])
+
+
+def results_of(
+    instruction: Instruction, call: Callable[..., Any], values: dict[int, Tensor], scalars: Sequence[Any]
+) -> list[tuple[int, Tensor]]:
+    """Returns the results of an instruction that `call` computes, each with its value number."""
+    arguments = [value_of(a, values, scalars) for a in instruction.arguments]
+    keywords = {name: value_of(a, values, scalars) for name, a in instruction.keywords.items()}
+    return _pairs(instruction, call(*arguments, **keywords))
 
 
 def value_of(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor] = ()) -> Any:
@@ -193,22 +192,21 @@ def _bytes(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_cpu and value.untyped_storage().nbytes() > 0
 
 
-def _pairs(numbers: Any, values: Any) -> list[tuple[int, Tensor]]:
-    pairs: list[tuple[int, Tensor]] = []
-    for number, value in zip(numbers, values, strict=True):
-        if isinstance(number, list):
-            pairs += _pairs(number, value)
-        elif number is not None:
-            pairs.append((number, value))
-    return pairs
+def _pairs(instruction: Instruction, result: Any) -> list[tuple[int, Tensor]]:
+    numbers = instruction.results
+    return _flat_pairs(numbers, result if len(numbers) > 1 else (result,)[: len(numbers)])
+
+
+def _flat_pairs(numbers: Any, values: Any) -> list[tuple[int, Tensor]]:
+    if isinstance(numbers, (list, tuple)):
+        return [pair for number, value in zip(numbers, values, strict=True) for pair in _flat_pairs(number, value)]
+    return [] if numbers is None else [(numbers, values)]
 
 
 def _check_result(program: Program, instruction: Instruction, number: int, value: Tensor, pointers: set[int]) -> Tensor:
     layout = program.compiled.layouts[number]
-    if value.shape != layout.size or (value.dtype is not layout.device_dtype and not layouts.narrowed):
-        raise MetaMismatch(instruction.operator, value, layout)
-    shares = _bytes(value) and value.untyped_storage().data_ptr() in pointers
-    if shares or value.dtype is not layout.device_dtype or value.storage_offset() or not _same_strides(value, layout):
+    has_layout = _has_layout(instruction.operator, value, layout)
+    if not has_layout or (_bytes(value) and value.untyped_storage().data_ptr() in pointers):
         program.restrided.add(number)
         return restride(value, layout)
     return value
@@ -216,27 +214,22 @@ def _check_result(program: Program, instruction: Instruction, number: int, value
 
 def _checker(operator: DeviceOperator, layout: TensorLayout) -> Callable[[Tensor], Tensor]:
     """Returns a function that checks the layout of a result in each execution, for operators that are not trusted."""
-
-    def check(value: Tensor) -> Tensor:
-        if value.shape != layout.size or (value.dtype is not layout.device_dtype and not layouts.narrowed):
-            raise MetaMismatch(operator, value, layout)
-        same = value.dtype is layout.device_dtype and not value.storage_offset() and _same_strides(value, layout)
-        return value if same else restride(value, layout)
-
-    return check
+    return lambda value: value if _has_layout(operator, value, layout) else restride(value, layout)
 
 
-def _same_strides(value: Tensor, layout: TensorLayout) -> bool:
-    if not layout.extent:
-        return True
-    return (
+def _has_layout(operator: DeviceOperator, value: Tensor, layout: TensorLayout) -> bool:
+    """Returns whether a result has a layout. Raises MetaMismatch if its shape or dtype differs."""
+    if value.shape != layout.size or (value.dtype is not layout.device_dtype and not layouts.narrowed):
+        raise MetaMismatch(operator, value, layout)
+    if value.dtype is not layout.device_dtype or value.storage_offset():
+        return False
+    return not layout.extent or (
         all(n == 1 or a == b for n, a, b in zip(layout.size, value.stride(), layout.stride, strict=True))
         and value.untyped_storage().nbytes() == layout.extent * value.element_size()
     )
 
 
 def restride(value: Tensor, layout: TensorLayout) -> Tensor:
-    """Returns a copy of a tensor with exactly this layout."""
     copy = torch.empty_strided(layout.size, layout.stride, dtype=layout.device_dtype, device="cpu")
     copy.copy_(value)
     return copy
@@ -255,20 +248,19 @@ def _view_storage(value: Tensor, layout: TensorLayout, offset: int) -> Tensor:
 
 def _on_device(part: Any) -> Any:
     """Returns the dtype in HBM for a dtype of the script. Returns any other argument unchanged."""
-    if isinstance(part, torch.dtype):
-        return layouts.narrowed.get(part, part)
-    return part
+    return layouts.narrowed.get(part, part) if isinstance(part, torch.dtype) else part
 
 
 class _Writer:
     """Writes the source of a straight-line program and collects the objects that it uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, layouts: dict[int, TensorLayout]) -> None:
         self.names: dict[str, Any] = {
             "as_strided": torch.as_strided,
             "view_storage": _view_storage,
             "restride": restride,
         }
+        self._layouts = layouts
         self._by_id: dict[int, str] = {}
 
     def name(self, value: Any, prefix: str) -> str:
@@ -283,6 +275,8 @@ class _Writer:
             if part.layout is None:
                 return f"v{part.value}"
             offset = "0" if part.offset is None else f"S[{part.offset}]"
+            if part.layout.device_dtype is self._layouts[part.value].device_dtype:  # a direct call is faster
+                return f"as_strided(v{part.value},{part.layout.size},{part.layout.stride},{offset})"
             return f"view_storage(v{part.value},{self.name(part.layout, 'L')},{offset})"
         if isinstance(part, ScalarInput):
             return f"S[{part.index}]"
@@ -296,7 +290,6 @@ class _Writer:
 
 
 def with_replacements(program: Program, replacements: Sequence[Replacement]) -> Run:
-    """Returns a function that runs a program with some of its instructions replaced."""
     run: Run = _generate(program, replacements=replacements)[1]
     return run
 
@@ -315,7 +308,8 @@ def _replaced(writer: _Writer, program: Program, replacement: Replacement) -> li
 
 def _generate(program: Program, *, is_timed: bool = False, replacements: Sequence[Replacement] = ()) -> tuple[str, Any]:
     """Returns the generated Python source of a program and its compiled function, a TimedRun if `is_timed`."""
-    compiled, writer = program.compiled, _Writer()
+    compiled, made_layouts = program.compiled, program.compiled.layouts
+    writer = _Writer(made_layouts)
     replacing = {each.first: each for each in replacements}
     left_out = {position for each in replacements for position in range(each.first, each.end)}
     lines = ["def run(I, S, H, G):"]
@@ -328,29 +322,26 @@ def _generate(program: Program, *, is_timed: bool = False, replacements: Sequenc
 
     if compiled.inputs:
         lines.append("    " + "".join(f"v{number}," for number in compiled.inputs) + " = I")
-    made_layouts = compiled.layouts
-    sources: dict[int, TensorLayout] = {number: made_layouts[number] for number in made_layouts}
     append_clock_read()
-    for position, (instruction, operator_call) in enumerate(zip(compiled.instructions, program.calls, strict=True)):
+    for position, (instruction, call) in enumerate(zip(compiled.instructions, program.calls, strict=True)):
         if position in left_out:
             if position in replacing:
                 lines += _replaced(writer, program, replacing[position])
                 if program.check is not None:
                     lines.append(f"    {writer.name(program.check, 'c')}()")
             continue
-        call = operator_call
-        arguments = [_view(writer, a, sources) for a in instruction.arguments]
-        arguments += [f"{name}={_view(writer, a, sources)}" for name, a in instruction.keywords.items()]
+        arguments = [writer.expression(a) for a in instruction.arguments]
+        arguments += [f"{name}={writer.expression(a)}" for name, a in instruction.keywords.items()]
         if instruction.operator.has_generator:
             arguments.append("generator=G")
         binding = BINDINGS.get(instruction.operator.name)
         if (
-            binding is not None
-            and call is instruction.operator.call
-            and isinstance(instruction.arguments[0], (ValueUse, list, tuple))
+            binding is None
+            or call is not instruction.operator.call
+            or not isinstance(instruction.arguments[0], (ValueUse, list, tuple))
         ):
-            call = binding
-        line = f"{writer.name(call, 'f')}({', '.join(arguments)})"
+            binding = call
+        line = f"{writer.name(binding, 'f')}({', '.join(arguments)})"
         targets = [_target(result) for result in instruction.results]
         if any(result is not None for result in instruction.results):
             line = ", ".join(targets) + " = " + line
@@ -376,18 +367,6 @@ def _generate(program: Program, *, is_timed: bool = False, replacements: Sequenc
     # exec is safe: the source has only numbers and generated names, and no text of a file or of the script.
     exec(compile(source, f"<{compiled.module}>", "exec"), writer.names)  # noqa: S102
     return source, writer.names["run"]
-
-
-def _view(writer: _Writer, part: Any, sources: dict[int, TensorLayout]) -> str:
-    """Like `_Writer.expression`, but a view with the same dtype becomes a direct as_strided call, which is faster."""
-    if isinstance(part, ValueUse) and part.layout is not None:
-        if part.layout.device_dtype is sources[part.value].device_dtype:
-            offset = "0" if part.offset is None else f"S[{part.offset}]"
-            return f"as_strided(v{part.value},{part.layout.size},{part.layout.stride},{offset})"
-        return writer.expression(part)
-    if isinstance(part, list):
-        return "[" + ",".join(_view(writer, item, sources) for item in part) + "]"
-    return writer.expression(part)
 
 
 def _target(result: Any) -> str:
