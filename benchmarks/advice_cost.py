@@ -26,7 +26,7 @@ def measure(name: str, rounds: int) -> None:
     import torch
 
     from neurontools.runtime.counting.metrics import call_sites
-    from neurontools.runtime.execution.steady_state import ExecutionWork, SteadyState, current_counts
+    from neurontools.runtime.execution.work import ExecutionWork, SteadyState, current_counts
     from neurontools.runtime.launch.training_statistics import hbm_growth
     from neurontools.runtime.tensors.device import device
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from device_models import CASES
 
-from neurontools.runtime.counting.step_clock import COMPUTE, StepClock
+from neurontools.runtime.counting.steps import COMPUTE, StepClock
 
 ROOT = Path(__file__).parents[1]
 NEVER = 1 << 60  # executions
@@ -100,7 +100,7 @@ def in_turns(name: str, rounds: int, cache: str) -> None:
     os.environ |= {"NEURON_COMPILE_CACHE_URL": cache, "NEURONTOOLS_DEVICE": "xla"}
     import torch
 
-    from neurontools.runtime.counting.step_clock import step_clock
+    from neurontools.runtime.counting.steps import step_clock
     from neurontools.runtime.launch.device_registration import executor
     from neurontools.runtime.launch.install import install_runtime
 

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 LIMIT_SECONDS = 4.0  # a process that is stopped is known to be silent by then
 SCRIPT = """
 import os, time, torch, torch_xla.core.xla_model as xm
-from neurontools.runtime.counting.step_clock import COMPILE, step_clock
+from neurontools.runtime.counting.steps import COMPILE, step_clock
 device = xm.xla_device()
 weight = torch.ones(4, 4, device=device, requires_grad=True)
 optimizer = torch.optim.SGD([weight], lr=0.01)

@@ -1,10 +1,17 @@
-"""Counts and times optimizer steps, batches, samples and checkpoints of this process."""
+"""Optimizer steps, batches and checkpoints of this process, and the step clock.
+
+The step clock divides training time into parts such as compile wait and computing. The rest is host time.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
+from threading import Lock, get_ident
 from typing import Any
 
 import torch
@@ -12,6 +19,151 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from neurontools.runtime.counting.metrics import Timer, call_sites
 from neurontools.runtime.profiling.ring import ring
+
+COMPILE, INPUT, TRANSFER, COMPUTE, COLLECTIVE = range(5)
+"""Wait for a compiled program, wait for the loader, copies between host and device, execution, wait for other ranks."""
+
+Entry = tuple[int, float, float]
+"""An open part: (number of the part, its start by perf_counter, `charged_seconds` at its start)"""
+
+_MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # about 0 on Linux, where both clocks are CLOCK_MONOTONIC
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimeParts:
+    """Seconds of training time by part. The parts add up to the time since the step clock started.
+
+    `input_wait_seconds` is None for a script without a torch data loader. `compiling_since_seconds` is the time of
+    CLOCK_MONOTONIC at which the current wait for a program began, or None while the script does not wait for a program.
+    `collective_since_seconds` is the time at which the current collective began, or None outside of collectives.
+    """
+
+    host_seconds: float
+    compile_wait_seconds: float
+    input_wait_seconds: float | None
+    transfer_seconds: float
+    compute_seconds: float
+    collective_wait_seconds: float
+    compiling_since_seconds: float | None
+    collective_since_seconds: float | None
+
+
+class StepClock:
+    """Charges training time to parts. Parts may nest: an outer part gets only the time not charged to inner parts.
+
+    `background` has the ids of threads that work while the script continues. Their time must not be charged, so callers
+    test `is_background`. If parts of two threads overlap, the part that ends first gets the common time. All times that
+    callers pass must come from `clock`.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.charged_seconds = 0.0
+        self.background: set[int] = set()
+        self.latest_collective: str | None = None  # kind of the latest collective; the code that opens it sets this
+        self._seconds = [0.0] * 5
+        self._open: dict[int, Entry] = {}
+        self._clock = clock
+        self._began_seconds = clock()
+        self._read_seconds = [0.0] * 6  # result of the latest read_times: seconds by part, host time last
+        self._lock = Lock()  # read_times holds this lock; charging takes no lock
+
+    def begin(self) -> None:
+        """Starts host time now: discards the host time that `read_times` has not returned yet."""
+        self._began_seconds = self._clock() - max(self.charged_seconds, sum(self._read_seconds))
+
+    def open(self, part: int, at_seconds: float) -> Entry:
+        """Opens a part that may take long. `read_times` counts the part while it is open."""
+        entry = (part, at_seconds, self.charged_seconds)
+        self._open[id(entry)] = entry
+        return entry
+
+    def close(self, entry: Entry, at_seconds: float) -> None:
+        """Closes a part and charges its duration."""
+        part, began_seconds, charged_before = entry
+        self.charge(part, at_seconds - began_seconds, charged_before)
+        del self._open[id(entry)]
+
+    def close_collective(self, entry: Entry, at_seconds: float, wait_seconds: float) -> None:
+        """Closes a collective. Charges `wait_seconds` as waiting for other ranks and the rest as computing."""
+        _, began_seconds, charged_before = entry
+        self.charge(COLLECTIVE, min(wait_seconds, at_seconds - began_seconds), charged_before)
+        self.charge(COMPUTE, at_seconds - began_seconds, charged_before)
+        del self._open[id(entry)]
+
+    def charge(self, part: int, seconds: float, charged_before: float) -> None:
+        """Charges `seconds` to a part, less the time that was charged to inner parts meanwhile.
+
+        `charged_before` is the value that `charged_seconds` had at the start of the part.
+        """
+        rest = seconds - (self.charged_seconds - charged_before)
+        if rest > 0.0:
+            self._seconds[part] += rest
+            self.charged_seconds += rest
+
+    def is_background(self) -> bool:
+        return bool(self.background) and get_ident() in self.background
+
+    def read_times(self) -> StepTimeParts:
+        """Returns the seconds of all parts up to now, including open parts. No part decreases between two calls.
+
+        Until a collective ends, nobody knows how much of its time is waiting. So a call may return too much time for a
+        part. Later calls then return the same value until the charges catch up.
+        """
+        with self._lock:
+            now = self._clock()
+            seconds, since = self._times_at(now)
+            read = self._read_seconds = _limit_growth(self._read_seconds, seconds, now - self._began_seconds)
+        return StepTimeParts(
+            host_seconds=read[5],
+            compile_wait_seconds=read[COMPILE],
+            input_wait_seconds=read[INPUT] or None,
+            transfer_seconds=read[TRANSFER],
+            compute_seconds=read[COMPUTE],
+            collective_wait_seconds=read[COLLECTIVE],
+            compiling_since_seconds=since.get(COMPILE),
+            collective_since_seconds=since.get(COLLECTIVE),
+        )
+
+    def read_charges(self) -> tuple[float, tuple[float, ...]]:
+        """Returns the current perf_counter time and the seconds of each part up to now, without host time.
+
+        Callers subtract the values of two step boundaries, where hardly any part is open. The seconds of an open part
+        may be lower in a later call.
+        """
+        now = self._clock()
+        return now, tuple(self._times_at(now)[0][:-1])
+
+    def _times_at(self, now: float) -> tuple[list[float], dict[int, float]]:
+        """Returns the seconds by part, host time last, and the CLOCK_MONOTONIC start of each open part."""
+        # Copied before `_seconds`: a part that closes in between is in both copies, but counts once.
+        lasting = self._open.copy()
+        seconds = self._seconds.copy()
+        charged = sum(seconds)
+        since: dict[int, float] = {}
+        for part, began_seconds, charged_before in sorted(lasting.values(), key=itemgetter(1), reverse=True):
+            rest = now - began_seconds - (charged - charged_before)
+            if rest > 0.0:
+                seconds[part] += rest
+                charged += rest
+            since[part] = began_seconds + _MONOTONIC_SECONDS  # the earliest start of a part comes last
+        return [*seconds, now - self._began_seconds - charged], since
+
+    def renew_lock(self) -> None:
+        """Replaces the lock in a forked child, because the thread that held it does not exist there."""
+        self._lock = Lock()
+
+
+def _limit_growth(before: list[float], now: list[float], whole_seconds: float) -> list[float]:
+    """Returns `before` with each part raised towards its value in `now`. The sum grows to `whole_seconds` at most."""
+    passed_seconds = max(0.0, whole_seconds - sum(before))
+    missing = [max(0.0, part - earlier) for earlier, part in zip(before, now, strict=True)]
+    share = min(1.0, passed_seconds / (sum(missing) or 1.0))
+    return [earlier + share * more for earlier, more in zip(before, missing, strict=True)]
+
+
+step_clock = StepClock()
+os.register_at_fork(after_in_child=step_clock.renew_lock)
+
 
 WARM_UP_STEPS = 5  # after this many steps, a training has usually compiled all its graphs
 

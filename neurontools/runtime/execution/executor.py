@@ -14,11 +14,9 @@ from neurontools.model import OperatorTime
 from neurontools.runtime.capture.replay import TraceCacheEntry, replayer
 from neurontools.runtime.capture.trace import ObservedCall, Trace
 from neurontools.runtime.counting.metrics import call_sites, metrics
-from neurontools.runtime.counting.step_clock import COMPILE, COMPUTE, step_clock
-from neurontools.runtime.counting.steps import WARM_UP_STEPS, steps
+from neurontools.runtime.counting.steps import COMPILE, COMPUTE, WARM_UP_STEPS, step_clock, steps
 from neurontools.runtime.execution.graph_description import FIRST_GRAPH, GraphChanges, GraphOrigin, profiled_graph
 from neurontools.runtime.execution.injection import apply_fault
-from neurontools.runtime.execution.operator_times import OperatorSamples, OperatorTimes
 from neurontools.runtime.execution.policy import (
     FAIL_ON_NAN,
     CompilationFailed,
@@ -29,7 +27,7 @@ from neurontools.runtime.execution.policy import (
     deadline,
     nrt_status_of,
 )
-from neurontools.runtime.execution.steady_state import ExecutionWork, steady_state, work_of
+from neurontools.runtime.execution.work import ExecutionWork, OperatorSamples, OperatorTimes, steady_state, work_of
 from neurontools.runtime.native.native_program import MachineCode, NativeProgram
 from neurontools.runtime.operators.lru_cache import LRUCache
 from neurontools.runtime.profiling.ring import GraphEntry, ring

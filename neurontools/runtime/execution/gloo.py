@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from neurontools.driver.neuron_runtime import NrtStatus
-from neurontools.runtime.counting.step_clock import COLLECTIVE, step_clock
+from neurontools.runtime.counting.steps import COLLECTIVE, step_clock
 from neurontools.runtime.execution.policy import ExecutionFailed, deadline
 from neurontools.runtime.tensors.buffers import Tensor
 

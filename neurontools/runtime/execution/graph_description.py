@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neurontools.profile.definitions import Engine, GraphDefinition, OperatorDefinition, engine_of
-from neurontools.runtime.execution.steady_state import work_of
+from neurontools.runtime.execution.work import work_of
 from neurontools.runtime.operators.layout import TensorLayout
 from neurontools.runtime.operators.operator import flattened
 from neurontools.runtime.profiling.ring import GraphEntry, StackTable, ring

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.counting.step_clock import COLLECTIVE, step_clock
+from neurontools.runtime.counting.steps import COLLECTIVE, step_clock
 from neurontools.runtime.execution.gloo import (
     REDUCTIONS,
     CollectiveFailed,

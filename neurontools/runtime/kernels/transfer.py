@@ -13,7 +13,7 @@ from neurontools.runtime.capture.eager import check_room, device_tensor, host_va
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.capture.replay import replayer
 from neurontools.runtime.counting.metrics import call_sites, metrics
-from neurontools.runtime.counting.step_clock import TRANSFER, step_clock
+from neurontools.runtime.counting.steps import TRANSFER, step_clock
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.operators.operator import DeviceOperator, find_overload, operators
 from neurontools.runtime.profiling.ring import ring

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.counting.step_clock import step_clock
-from neurontools.runtime.counting.steps import count_optimizer_steps, time_saves
+from neurontools.runtime.counting.steps import count_optimizer_steps, step_clock, time_saves
 from neurontools.runtime.execution import process_group
 from neurontools.runtime.execution.executor import Executor, prepare_profile
-from neurontools.runtime.execution.steady_state import watch_steady_state
+from neurontools.runtime.execution.work import watch_steady_state
 from neurontools.runtime.kernels import registration
 from neurontools.runtime.launch.profiles import begin_requested_profile, captures, connect_ring, discard_profiles
 from neurontools.runtime.launch.training_statistics import collect_counters, watch_hbm_growth, watch_optimizers

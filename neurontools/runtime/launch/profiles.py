@@ -26,8 +26,7 @@ from neurontools.profile.formats.outputs import worker_name, write_outputs
 from neurontools.profile.writer import ProfileStream, ProfileWriter
 from neurontools.rpc.profile_protocol import ACCEPTED, encode_failure
 from neurontools.runtime.capture.replay import replayer
-from neurontools.runtime.counting.step_clock import step_clock
-from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.counting.steps import step_clock, steps
 from neurontools.runtime.profiling.recorder import ProfileConfig, ProfileRecorder
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.reporting.control_channel import CaptureRequest

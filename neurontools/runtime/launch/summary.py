@@ -16,9 +16,8 @@ from typing import Any
 from neurontools.estimate.advice import EVERY_RULE, IGNORED_RULES
 from neurontools.model import ScriptAdvice
 from neurontools.runtime.counting.metrics import call_sites, metrics
-from neurontools.runtime.counting.step_clock import step_clock
-from neurontools.runtime.counting.steps import saves, steps
-from neurontools.runtime.execution.steady_state import steady_state
+from neurontools.runtime.counting.steps import saves, step_clock, steps
+from neurontools.runtime.execution.work import steady_state
 from neurontools.runtime.launch.device_registration import executor
 from neurontools.runtime.launch.training_statistics import hbm_growth, optimizer_memory
 from neurontools.runtime.reporting.reporter import Reporter

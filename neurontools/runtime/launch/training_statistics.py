@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from neurontools.model import TrainingCounters
-from neurontools.runtime.counting.step_clock import step_clock
-from neurontools.runtime.counting.steps import WARM_UP_STEPS, steps
+from neurontools.runtime.counting.steps import WARM_UP_STEPS, step_clock, steps
 from neurontools.runtime.execution.executor import Executor
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.reporting.reporter import Reporter

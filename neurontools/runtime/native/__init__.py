@@ -1,1 +1,1 @@
-"""Machine code of graphs for --optlevel 3: segments, archives, the background build, loading and execution."""
+"""Machine code of graphs for --optlevel 3: segments, archives, the build in other processes, loading and execution."""

@@ -97,7 +97,7 @@ class BackgroundBuilder:
                 with os.fdopen(os.dup(given), "wb") as file:
                     file.write(request.encode())
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "neurontools.runtime.building.supervisor", str(given), str(result)],
+                    [sys.executable, "-m", "neurontools.runtime.native.supervisor", str(given), str(result)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

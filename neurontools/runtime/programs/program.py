@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from neurontools.runtime.capture.replay import mark_eager_only
-from neurontools.runtime.counting.step_clock import COMPILE, step_clock
+from neurontools.runtime.counting.steps import COMPILE, step_clock
 from neurontools.runtime.operators.layout import TensorLayout, layouts
 from neurontools.runtime.operators.operator import DeviceOperator, flattened
 from neurontools.runtime.programs.compiled_graph import CompiledGraph, HostInput, Instruction, ScalarInput, ValueUse

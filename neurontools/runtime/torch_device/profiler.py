@@ -22,8 +22,7 @@ from torch.utils.data import dataloader
 from neurontools.profile import Engine, Profile
 from neurontools.profile.formats.chrome_trace import merge_into_trace
 from neurontools.profile.formats.memory_snapshot import snapshot, write_snapshot
-from neurontools.runtime.counting.step_clock import INPUT, step_clock
-from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.counting.steps import INPUT, step_clock, steps
 from neurontools.runtime.profiling.recorder import InMemoryProfile
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.reporting.stderr_lines import warn_once

@@ -15,10 +15,9 @@ import pytest
 
 from neurontools.rpc.report_limits import MOST_OPERATORS
 from neurontools.runtime.counting.metrics import CallSiteCounter
-from neurontools.runtime.counting.step_clock import COLLECTIVE, COMPUTE, TRANSFER, StepClock
+from neurontools.runtime.counting.steps import COLLECTIVE, COMPUTE, TRANSFER, StepClock
 from neurontools.runtime.execution.graph_description import GraphChanges
-from neurontools.runtime.execution.operator_times import OperatorSamples, OperatorTimes
-from neurontools.runtime.execution.steady_state import DeviceCounts, ExecutionWork, SteadyState
+from neurontools.runtime.execution.work import DeviceCounts, ExecutionWork, OperatorSamples, OperatorTimes, SteadyState
 
 PARTS = ("host", "compile_wait", "input_wait", "transfer", "compute", "collective_wait")
 

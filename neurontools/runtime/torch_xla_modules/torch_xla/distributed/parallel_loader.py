@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.counting.step_clock import INPUT, step_clock
-from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.counting.steps import INPUT, step_clock, steps
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.device import device as _device
 

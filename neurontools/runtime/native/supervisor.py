@@ -21,7 +21,7 @@ def main() -> int:
     directory = tempfile.mkdtemp(prefix="neurontools-machine-code-")
     try:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "neurontools.runtime.building.compile_worker", *sys.argv[1:3]],
+            [sys.executable, "-m", "neurontools.runtime.native.compile_worker", *sys.argv[1:3]],
             stdin=subprocess.DEVNULL,
             pass_fds=descriptors,
             env={**os.environ, "TMPDIR": directory, "TORCHINDUCTOR_CACHE_DIR": directory},
