@@ -78,7 +78,6 @@ class StepClock:
         return entry
 
     def close(self, entry: Entry, at_seconds: float) -> None:
-        """Closes a part and charges its duration."""
         part, began_seconds, charged_before = entry
         self.charge(part, at_seconds - began_seconds, charged_before)
         del self._open[id(entry)]

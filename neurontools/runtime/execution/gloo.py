@@ -272,7 +272,6 @@ def rank_in_group(rank: int, groups: Sequence[Sequence[int]] | None) -> int:
 
 
 def group_size(group: int) -> int:
-    """Returns the number of ranks in a group; 1 if no group exists."""
     return _sizes[group] if _sizes else 1
 
 

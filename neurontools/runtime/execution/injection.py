@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -39,15 +40,13 @@ def apply_fault(program: Program, core: Core, faults: ArmedFaults, timeout_secon
     return _FaultyRun(program, core.local_index, faults, due_faults, timeout).run
 
 
+@dataclass(frozen=True, slots=True)
 class _FaultyRun:
-    def __init__(
-        self, program: Program, core: int, faults: ArmedFaults, due_faults: list[ArmedFault], timeout_seconds: float
-    ) -> None:
-        self._program = program
-        self._core = core
-        self._faults = faults
-        self._due_faults = due_faults
-        self._timeout_seconds = timeout_seconds
+    program: Program
+    core: int
+    faults: ArmedFaults
+    due_faults: list[ArmedFault]
+    timeout_seconds: float
 
     def run(
         self, inputs: Sequence[Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor], generator: torch.Generator
@@ -56,24 +55,24 @@ class _FaultyRun:
 
         Raises ExecutionFailed if a fault ends the execution, before the program or at the start of a collective.
         """
-        for fault in self._due_faults:
+        for fault in self.due_faults:
             if fault.kind.effect in _IN_COLLECTIVES:
                 continue
-            self._faults.report_begin(fault, self._core)
+            self.faults.report_begin(fault, self.core)
             if fault.kind.effect is FaultEffect.FAILS:
                 raise self._failure(fault)
-            if fault.kind.effect is FaultEffect.HANGS and not fault.over.wait(self._timeout_seconds):
+            if fault.kind.effect is FaultEffect.HANGS and not fault.over.wait(self.timeout_seconds):
                 raise self._failure(fault)
         began = time.perf_counter()
         collective_hooks[:] = [
-            partial(self._in_collective, fault) for fault in self._due_faults if fault.kind.effect in _IN_COLLECTIVES
+            partial(self._in_collective, fault) for fault in self.due_faults if fault.kind.effect in _IN_COLLECTIVES
         ]
         try:
-            outputs = self._program.run(inputs, scalars, hosts, generator)
+            outputs = self.program.run(inputs, scalars, hosts, generator)
         finally:
             collective_hooks.clear()
         seconds = time.perf_counter() - began
-        for fault in self._due_faults:
+        for fault in self.due_faults:
             if fault.kind.effect is FaultEffect.HAS_NAN:
                 self._write_nan(fault, [*outputs, *self._written(inputs)])
             elif fault.kind.effect is FaultEffect.HAS_FLIPPED_BITS:
@@ -84,10 +83,10 @@ class _FaultyRun:
 
     def _in_collective(self, fault: ArmedFault) -> None:
         """Applies a fault at the start of a collective: a delay of `amount` ms, or a hang until the time-out."""
-        self._faults.report_begin(fault, self._core)
+        self.faults.report_begin(fault, self.core)
         if fault.kind.effect is FaultEffect.IS_LATE_IN_COLLECTIVES:
             fault.over.wait((fault.amount or 0.0) * 1e-3)
-        elif not fault.over.wait(self._timeout_seconds):
+        elif not fault.over.wait(self.timeout_seconds):
             raise self._failure(fault)
 
     def _flip(self, fault: ArmedFault, results: Sequence[Tensor]) -> None:
@@ -99,7 +98,7 @@ class _FaultyRun:
             for _ in range(int(fault.amount or 1)):
                 at = fault.random.randrange(octets.numel())
                 octets[at] = int(octets[at]) ^ (1 << fault.random.randrange(8))
-        self._faults.acknowledge(fault, self._core)
+        self.faults.acknowledge(fault, self.core)
 
     def _write_nan(self, fault: ArmedFault, results: Sequence[Tensor]) -> None:
         """Writes NaN into the first result that can represent NaN, and logs the error as real hardware does."""
@@ -108,32 +107,32 @@ class _FaultyRun:
                 value.view(-1)[:1].fill_(float("nan")) if value.is_contiguous() else value.fill_(float("nan"))
                 break
         self._log(fault)
-        self._faults.acknowledge(fault, self._core)
+        self.faults.acknowledge(fault, self.core)
 
     def _written(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        compiled = self._program.compiled
+        compiled = self.program.compiled
         written = {number for instruction in compiled.instructions for number in instruction.written}
         return [value for number, value in zip(compiled.inputs, inputs, strict=True) if number in written]
 
     def _failure(self, fault: ArmedFault) -> ExecutionFailed:
         self._log(fault)
-        self._faults.acknowledge(fault, self._core)
+        self.faults.acknowledge(fault, self.core)
         return ExecutionFailed(fault.kind.status, f"{self._causes(fault)[-1][1]} [injected fault {fault.number}]")
 
     def _causes(self, fault: ArmedFault) -> list[tuple[str, str]]:
-        device, core = fault.places[self._core]
+        device, core = fault.places[self.core]
         facts = {
             "device": device,
             "core": core,
             "engine": 0,
-            "timeout_ms": round(self._timeout_seconds * 1e3),
-            "model": self._program.compiled.module,
-            "collectives": sum(each.operator.name == COLLECTIVE for each in self._program.compiled.instructions),
+            "timeout_ms": round(self.timeout_seconds * 1e3),
+            "model": self.program.compiled.module,
+            "collectives": sum(each.operator.name == COLLECTIVE for each in self.program.compiled.instructions),
         }
         return [(line.function, line.text.format_map(facts)) for line in fault.kind.log]
 
     def _log(self, fault: ArmedFault) -> None:
-        device, core = fault.places[self._core]
+        device, core = fault.places[self.core]
         facts = (
             ("Injected", f"fault {fault.number} ({fault.kind.name}) on Neuron Device {device} NC {core}"),
             ("NRT version", f"neurontools {__version__}, simulated"),

@@ -120,7 +120,6 @@ class Deadline:
         self._place = place
 
     def clear(self) -> None:
-        """Removes the deadline after an execution."""
         self._timeout_seconds = None
 
     def check(self) -> None:
@@ -174,7 +173,6 @@ class CompilationFailed(RuntimeError):
 
 
 def nrt_status_of(error: BaseException) -> NrtStatus:
-    """Returns the NRT status for an execution that raised this error."""
     if isinstance(error, ExecutionFailed):
         return error.status
     if isinstance(error, OutOfDeviceMemory):

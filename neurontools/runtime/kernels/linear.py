@@ -35,7 +35,7 @@ def _forward(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 def _meta_forward(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if value.dtype is not weight.dtype or not value.dim():
-        raise RuntimeError("the CPU says in its own words what is wrong")
+        raise RuntimeError("wrong dtypes or dimensions: the CPU kernel then raises the error that users know")
     return value.new_empty([*value.shape[:-1], weight.shape[0]])
 
 

@@ -176,32 +176,6 @@ def _group_weights(parameters: Sequence[Tensor], has_biases: bool, has_projectio
     return [_Weights(**dict(zip(names, group, strict=True))) for group in groups]
 
 
-def _run_layers(
-    layer: Callable[[Cell, Tensor, State, _Weights, bool], Layer],
-    cell: Cell,
-    value: Tensor,
-    states: list[State],
-    weights: list[_Weights],
-    dropout: float,
-    directions: int,
-) -> tuple[Tensor, list[State]]:
-    """Runs stacked layers, with dropout between the layers. `dropout` is 0 outside training.
-
-    Returns the output and the final state of each layer and direction.
-    """
-    ended: list[State] = []
-    for first in range(0, len(weights), directions):
-        outputs = []
-        for direction in range(directions):
-            output, state = layer(cell, value, states[first + direction], weights[first + direction], direction == 1)
-            outputs.append(output)
-            ended.append(state)
-        value = outputs[0] if directions == 1 else torch.cat(outputs, -1)
-        if dropout and first + directions < len(weights):
-            value = torch.dropout(value, dropout, True)
-    return value, ended
-
-
 def _run(
     kind: str,
     layer: Callable[[Cell, Tensor, State, _Weights, bool], Layer],
@@ -211,9 +185,23 @@ def _run(
     dropout: float,
     directions: int,
 ) -> tuple[Tensor, ...]:
+    """Runs stacked layers, with dropout between the layers. `dropout` is 0 outside training.
+
+    Returns the output, and the final states of all layers and directions as one tensor for each part of `hidden`.
+    """
     states = list(zip(*(part.unbind(0) for part in hidden), strict=True))
-    output, ended = _run_layers(layer, _CELLS[kind], value, states, weights, dropout, directions)
-    return output, *(torch.stack(parts, 0) for parts in zip(*ended, strict=True))
+    ended: list[State] = []
+    for first in range(0, len(weights), directions):
+        outputs = []
+        for direction in range(directions):
+            number = first + direction
+            output, state = layer(_CELLS[kind], value, states[number], weights[number], direction == 1)
+            outputs.append(output)
+            ended.append(state)
+        value = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+        if dropout and first + directions < len(weights):
+            value = torch.dropout(value, dropout, True)
+    return value, *(torch.stack(parts, 0) for parts in zip(*ended, strict=True))
 
 
 def _parts(kind: str, hx: Any, params: Sequence[Tensor], has_biases: bool) -> tuple[Any, Any, bool]:

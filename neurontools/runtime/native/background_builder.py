@@ -73,7 +73,8 @@ class BackgroundBuilder:
         if compiler_of(self.environment) is None:
             warn_once(
                 "no C++ compiler",
-                "--optlevel 3: no C++ compiler (g++) is there, so graphs run as without it; install g++ or set CXX",
+                "--optlevel 3: no C++ compiler (g++) was found, so graphs run without machine code; install g++ or "
+                "set CXX",
             )
             return None
         request = json.dumps(
@@ -108,7 +109,7 @@ class BackgroundBuilder:
                 )
                 undo.pop_all()
         except OSError as error:
-            warn_once("no machine code", f"--optlevel 3: no process for the compiler ({error.strerror})")
+            warn_once("no machine code", f"--optlevel 3: the compiler's process can't start ({error.strerror})")
             return None
         metrics.increment("MachineCodeBuild")
         self._running = BuildRequest(compiled.module, key, process, result)

@@ -100,7 +100,7 @@ class NativeProgram:
                 self._use_archive(found, scalars)
                 return
         if not segments_of(compiled, self._changing):
-            self._refuse("none of its operators can be")
+            self._refuse("none of its operators can be compiled to it")
         elif self.builder.is_free:
             self._builds += 1
             self._request = self.builder.begin(compiled, key, scalars, self._changing)
@@ -142,7 +142,7 @@ class NativeProgram:
     def _refuse(self, reason: str) -> None:
         self._run, self.is_native, self._is_final = None, False, True
         count = len(self.program.compiled.instructions)
-        warn_once("machine code", f"--optlevel 3: a graph of {count} operators runs as without it: {reason}")
+        warn_once("machine code", f"--optlevel 3: a graph of {count} operators runs without machine code: {reason}")
 
 
 class MachineCode:
@@ -242,7 +242,7 @@ class SegmentCode:
                 # Two executions must return different memory, because scripts may change results in place.
                 places = {value.untyped_storage().data_ptr() for value in results if value.numel()}
                 if any(value.untyped_storage().data_ptr() in places for value in self._computed([*copies], scalars)):
-                    raise NumericsMismatch("a result is the same memory each time")
+                    raise NumericsMismatch("a result has the same memory in each execution")
         except NumericsMismatch as error:
             refusal = str(error)
         if refusal:
@@ -302,7 +302,7 @@ def _check_values(name: str, wanted: Tensor, found: Tensor) -> None:
             raise NumericsMismatch(f"{name} differs")
         return
     if not torch.equal(torch.isfinite(wanted), torch.isfinite(found)):
-        raise NumericsMismatch(f"{name} is infinite or NaN elsewhere")
+        raise NumericsMismatch(f"{name} has infinite or NaN elements in other places")
     wide, other = (torch.nan_to_num(each.double(), 0.0, 0.0, 0.0) for each in (wanted, found))
     difference, largest = float((wide - other).abs().max()), float(wide.abs().max())
     if difference > _TOLERANCE[wanted.dtype] * largest + 1e-12:

@@ -201,7 +201,7 @@ class Archive:
         line, _, rest = content.partition(b"\n")
         head = json.loads(line)
         if (head["module"], head["key"]) != (module, key):
-            raise InvalidArchive("it is another graph's, or another machine's")
+            raise InvalidArchive("it belongs to another graph or machine")
         objects = []
         for size in head["sizes"]:
             objects.append(rest[:size])

@@ -102,7 +102,7 @@ class CompileCache:
                 self._discard(entry, str(error))
                 return None
             if (compiled.graph_hash, compiled.flags_hash) != (graph_hash, flags.hash_text):
-                self._discard(entry, "it is another graph's")
+                self._discard(entry, "it belongs to another graph")
                 return None
             self.hits_total += 1
             self._info(f"Using a cached neff at {entry.path}/model.neff. Exiting with a successfully compiled graph.")

@@ -32,7 +32,7 @@ class MetaMismatch(RuntimeError):
     def __init__(self, operator: DeviceOperator, value: Tensor, layout: TensorLayout) -> None:
         super().__init__(
             f"{operator.name} returned {value.dtype}{list(value.shape)} where its meta kernel announced "
-            f"{layout.text()}; it runs at once from now on: begin the step anew"
+            f"{layout.text()}; it runs eagerly from now on: run the step again"
         )
         mark_eager_only(operator)
 

@@ -26,8 +26,8 @@ DEFAULT_PENDING_BOUND = 20_000
 class Device:
     """The cores of this process as devices of torch under one name. `cores[N]` is `xla:N`.
 
-    `taken` has the acquired cores. It is empty until the first use of the device, so a process that only loads data
-    acquires no cores. If `eager` is set, each operator is executed as a graph of its own. The device name `neuron` or
+    `acquired_cores` is empty until the first use of the device, so a process that only loads data acquires no cores. If
+    `eager` is set, each operator is executed as a graph of its own. The device name `neuron` or
     NEURON_USE_EAGER_DEBUG_MODE=1 sets `eager`.
     """
 
@@ -64,11 +64,9 @@ class Device:
         return self.cores[index]
 
     def core_of(self, tensor: torch.Tensor) -> Core:
-        """Returns the core of a device tensor."""
         return self.acquired_cores[tensor.get_device()]
 
     def torch_device(self, core: Core) -> torch.device:
-        """Returns the torch device of a core."""
         return torch.device(self.name, core.local_index)
 
     def recorded(self, core: Core) -> None:
@@ -82,7 +80,6 @@ class Device:
             self.flush(core, "Eager")
 
     def flush_all(self, reason: str) -> None:
-        """Executes the pending graphs of all cores."""
         is_watched = ring.is_watching
         if is_watched:
             ring.begin_flush_all()

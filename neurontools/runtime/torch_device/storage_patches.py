@@ -210,8 +210,10 @@ def patch_storage_resize() -> None:
     def zero_if_freed(original: Any) -> Any:
         @functools.wraps(original)
         def size(self: Any) -> int:
-            if _freed and self.device.type == device.name and _is_freed_at(self.data_ptr()):
-                return 0
+            if _freed and self.device.type == device.name:
+                found = _freed.get(self.data_ptr())
+                if found is not None and found.is_alive:
+                    return 0
             full: int = original(self)
             return full
 
@@ -220,15 +222,6 @@ def patch_storage_resize() -> None:
     kind.resize_ = resize_
     for name, original in sizes.items():
         setattr(kind, name, zero_if_freed(original))
-
-
-def _is_freed_at(address: int) -> bool:
-    found = _freed.get(address)
-    return found is not None and found.is_alive
-
-
-def _is_freed(buffer: Buffer) -> bool:
-    return _freed.get(buffer.address) is buffer
 
 
 def _free(buffer: Buffer) -> None:
@@ -244,7 +237,7 @@ def _free(buffer: Buffer) -> None:
 
 def _allocate(buffer: Buffer) -> None:
     with buffers.lock:
-        if not _is_freed(buffer):
+        if _freed.get(buffer.address) is not buffer:
             return
         layout = buffer.layout
         buffer.core.memory.allocate(buffer.category, layout.nbytes)

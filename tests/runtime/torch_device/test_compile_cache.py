@@ -160,7 +160,7 @@ def test_the_model_of_another_graph_is_not_used(
     cache.store(model, "the graph", FLAGS)
     shutil.copytree(entry(cache), entry(cache, graph_hash, flags))
     assert cache.find(graph_hash, flags) is None
-    assert "is damaged (it is another graph's); compiling it again" in capsys.readouterr().err
+    assert "is damaged (it belongs to another graph); compiling it again" in capsys.readouterr().err
     assert cache.find("9", FLAGS) is not None
 
 

@@ -132,7 +132,7 @@ def test_a_training_gets_machine_code_and_the_next_one_finds_it(
     ("variables", "line"),
     [
         pytest.param({}, None, id="no flag", marks=pytest.mark.slow),
-        pytest.param({"CXX": "/nowhere/g++", **LEVEL_3}, "no C++ compiler (g++) is there", id="no compiler"),
+        pytest.param({"CXX": "/nowhere/g++", **LEVEL_3}, "no C++ compiler (g++) was found", id="no compiler"),
         pytest.param(
             {"NEURON_CC_FLAGS": "-O3 --auto-cast matmult"},
             "--optlevel 3 does nothing where numbers are rounded",
