@@ -64,7 +64,6 @@ def profiled_graph(program: Program, graph: Graph, alive: bytes, origin: GraphOr
 
 
 COLLECTIVE = "neuron::collective"
-_KIND_ARGUMENT = 2
 
 
 def profile_operators(
@@ -107,7 +106,7 @@ def operator_label(instruction: Instruction) -> str:
     """Returns the name of an operator. The name of a collective has its kind, such as neuron::all_reduce."""
     name = instruction.operator.name
     if name == COLLECTIVE:
-        kind = instruction.keywords.get("kind", (*instruction.arguments, "", "", "")[_KIND_ARGUMENT])
+        kind = instruction.keywords.get("kind", (*instruction.arguments, "", "", "")[2])  # the third argument
         return f"neuron::{kind}"
     return name
 

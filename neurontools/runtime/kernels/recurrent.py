@@ -249,7 +249,6 @@ def _packed_kernel(kind: str) -> Callable[..., tuple[Tensor, ...]]:
         train: bool,
         bidirectional: bool,
     ) -> tuple[Tensor, ...]:
-        del num_layers
         hidden, weights, _ = _parts(kind, hx, params, has_biases)
         layer = _packed_runner(batch_sizes.tolist())
         return _run(kind, layer, data, hidden, weights, dropout if train else 0.0, 1 + bidirectional)

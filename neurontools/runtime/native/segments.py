@@ -64,9 +64,8 @@ def segments_of(compiled: CompiledGraph, changing: Collection[int]) -> list[Segm
     """
     found = []
     first = 0
-    count = len(compiled.instructions)
-    for position in range(count + 1):
-        if position < count and _is_computation(compiled.instructions[position], compiled, changing):
+    for position, instruction in enumerate([*compiled.instructions, None]):
+        if instruction is not None and _is_computation(instruction, compiled, changing):
             continue
         if position - first >= _SHORTEST:
             found.append(_make_segment(compiled, first, position, changing))

@@ -28,34 +28,16 @@ def find_flop_formula(op: Any) -> Formula | None:
     return flop_registry.get(packet) or _FLOP_FORMULAS.get(packet)
 
 
-def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    return int(sdpa_flop_count(query.shape, key.shape, value.shape))
-
-
-def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    return int(sdpa_backward_flop_count(gradient.shape, query.shape, key.shape, value.shape))
-
-
-def _matrix_vector(matrix: Any, *_: Any, **__: Any) -> int:
-    return 2 * int(math.prod(matrix.shape))
-
-
-def _summed_matrix_vector(_sum: Any, matrix: Any, *_: Any, **__: Any) -> int:
-    return 2 * int(math.prod(matrix.shape))
-
-
-def _summed_batches(_sum: Any, left: Any, right: Any, **_: Any) -> int:
-    return 2 * int(math.prod(left.shape)) * int(right.shape[-1])
-
-
 _FLOP_FORMULAS: dict[Any, Formula] = {
-    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
-    _aten.mv: _matrix_vector,
-    _aten.dot: _matrix_vector,
-    _aten.vdot: _matrix_vector,
-    _aten.addmv: _summed_matrix_vector,
-    _aten.addbmm: _summed_batches,
+    _aten._scaled_dot_product_flash_attention_for_cpu: lambda query, key, value, *_, **__: sdpa_flop_count(
+        query.shape, key.shape, value.shape
+    ),
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda gradient, query, key, value, *_, **__: (
+        sdpa_backward_flop_count(gradient.shape, query.shape, key.shape, value.shape)
+    ),
+    **dict.fromkeys((_aten.mv, _aten.dot, _aten.vdot), lambda matrix, *_, **__: 2 * math.prod(matrix.shape)),
+    _aten.addmv: lambda _sum, matrix, *_, **__: 2 * math.prod(matrix.shape),
+    _aten.addbmm: lambda _sum, left, right, **_: 2 * math.prod(left.shape) * right.shape[-1],
 }
 
 

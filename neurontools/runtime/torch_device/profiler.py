@@ -75,12 +75,8 @@ def _wrap(kind: Any, name: str, replacement: Any) -> None:
 
 def _init(original: Any, self: Any, *arguments: Any, **keywords: Any) -> None:
     """Adds columns for the device to the profiler's tables, unless the script sets `use_device`."""
-    if (
-        device.acquired_cores
-        and len(arguments) < 3
-        and keywords.get("use_device") is None
-        and keywords.get("use_kineto")
-    ):
+    names_device = len(arguments) >= 3 or keywords.get("use_device") is not None
+    if device.acquired_cores and not names_device and keywords.get("use_kineto"):
         keywords["use_device"] = device.name
     original(self, *arguments, **keywords)
 
@@ -221,7 +217,6 @@ def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
 
 def memory_summary(which: Any = None, abbreviated: bool = False) -> str:
     """Returns the HBM use of each core by category, as text."""
-    del which, abbreviated
     lines = []
     for core in device.cores:
         memory = buffers.account_of(core)
@@ -239,8 +234,7 @@ def _current_profile() -> Profile:
     device.flush_all("Snapshot")
     if _open_windows:
         return _open_windows[0].read_profile()
-    window = open_window()
-    return window.stop()
+    return open_window().stop()
 
 
 def memory_module(name: str, others: dict[str, Any]) -> ModuleType:

@@ -24,7 +24,9 @@ def patch_serialization(name: str) -> None:
     """Lets torch save, load, copy and pickle storages of the device with this name. Call once per process."""
     torch.serialization.register_package(5, _tag, _restore)
     _patch_storage()
-    _patch_pin_memory()
+    tensor: Any = Tensor
+    # A simulated device needs no pinning, and torch's hook for it is C++ only.
+    tensor.pin_memory = lambda self, *_device, **_named_device: self
     if name != "xla":  # stock torch already pickles xla tensors this way
         _patch_pickle(name)
 
@@ -101,15 +103,6 @@ def _patch_storage() -> None:
         refuse(name, "swap the bytes of .cpu()")
     for name in ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_"):
         refuse(name, "share the memory of .cpu()")
-
-
-def _patch_pin_memory() -> None:
-    """Makes pin_memory return its tensor: a simulated device needs no pinning, and torch's hook for it is C++ only."""
-
-    def pin_memory(self: Tensor, device: Any = None) -> Tensor:
-        return self
-
-    torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign,assignment]
 
 
 def _patch_pickle(name: str) -> None:

@@ -163,7 +163,6 @@ def empty_cache() -> None:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    del including_emulation
     return True
 
 

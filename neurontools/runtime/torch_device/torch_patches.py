@@ -180,15 +180,12 @@ def patch_torch_compile() -> None:
     torch.compile = compile_
 
 
-_EMPTY_OPERATOR = torch.ops.aten.empty.memory_format
-
-
 class _MapOnHost(TorchDispatchMode):
     """Creates DDP's map of used parameters, an int32 tensor, on the CPU instead of the device."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         keywords = dict(kwargs or {})
-        if func is _EMPTY_OPERATOR and keywords.get("dtype") is torch.int32:
+        if func is torch.ops.aten.empty.memory_format and keywords.get("dtype") is torch.int32:
             wanted = keywords.get("device")
             if wanted is not None and torch.device(wanted).type == device.name:
                 keywords["device"] = torch.device("cpu")
