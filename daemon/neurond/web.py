@@ -64,15 +64,13 @@ class StoreFeed(Feed):
         self._store = store
         self._maker = MomentBuilder()
         self._sequence = -1
-        self._loading: asyncio.Task[None] | None = None
         self.drain()
-        if self.timeline.moments:
-            self._loading = asyncio.get_running_loop().create_task(self._load(self.timeline.moments[-1]))
+        self._loading = asyncio.get_running_loop().create_task(self._load(self.timeline.moments[-1]))
 
     @property
     def is_loading_past(self) -> bool:
         """Whether the task still loads history."""
-        return self._loading is not None and not self._loading.done()
+        return not self._loading.done()
 
     def drain(self) -> int:
         """Adds the latest snapshot and the loaded history to the timeline. Returns how many moments it added."""
@@ -88,8 +86,7 @@ class StoreFeed(Feed):
     def close(self) -> None:
         """Stops loading history."""
         super().close()
-        if self._loading is not None:
-            self._loading.cancel()
+        self._loading.cancel()
 
     async def _load(self, newest: Moment) -> None:
         maker = PastMomentBuilder(newest, None)

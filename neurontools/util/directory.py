@@ -175,7 +175,7 @@ class Directory:
         os.unlink(name, dir_fd=self.descriptor)
 
     def close(self) -> None:
-        if self.descriptor >= 0:
+        if self.descriptor != -1:
             os.close(self.descriptor)
             self.descriptor = -1
 

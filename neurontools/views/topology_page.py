@@ -110,7 +110,7 @@ def arrange_devices(context: RenderContext, width: int = 200) -> DeviceArrangeme
 def neighbour_in_direction(context: RenderContext, device: int, direction: str) -> int:
     """Returns the next device in a direction ("up", "down", "left" or "right"); wraps around at the edges."""
     rows = arrange_devices(context).rows
-    if not rows or not rows[0]:
+    if not rows:
         return 0
     row, column = arrange_devices(context).position(device)
     if direction in ("up", "down"):

@@ -49,7 +49,6 @@ def tree() -> Iterator[DriverTree]:
 
 @pytest.fixture
 def watching(tree: DriverTree, start_daemon: StartDaemon) -> RunningDaemon:
-    """A daemon that reads the tree."""
     return start_daemon(*tree.flags, "--interval", "0.05")
 
 
@@ -68,7 +67,6 @@ def busy_host() -> Snapshot:
 
 @pytest.fixture
 def server(socket_directory: Path, busy_host: Snapshot) -> Iterator[MonitorServer]:
-    """A server of the busy host."""
     running = MonitorServer(f"{socket_directory}/neurond.sock", busy_host)
     yield running
     running.close()

@@ -145,9 +145,7 @@ def test_signals_to_one_that_waits_for_an_answer(number: signal.Signals, socket_
         silent.bind(f"{socket_directory}/silent.sock")
         silent.listen()
         process = subprocess.Popen(
-            [*NEURON_LS, "--socket", f"{socket_directory}/silent.sock"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            [*NEURON_LS, "--socket", f"{socket_directory}/silent.sock"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         connection, _ = silent.accept()
         with connection:

@@ -129,10 +129,7 @@ def test_text_in_colours(host: HostileHost) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ("neuron-top", "--csv"),
-        ("neuron-ls", "--query", "process.pid,process.tag,process.command", "--format", "csv"),
-    ],
+    [("neuron-top", "--csv"), ("neuron-ls", "--query", "process.pid,process.tag,process.command", "--format", "csv")],
     ids=" ".join,
 )
 def test_csv(host: HostileHost, arguments: tuple[str, ...]) -> None:

@@ -114,8 +114,10 @@ def test_the_page_as_text(neuron_top: RunCommand, fleet: SimulatedFleet) -> None
     ended = neuron_top("--hostfile", fleet.hostfile, "--once")
     assert ended.returncode == 0
     assert "3 hosts, 3 live" in ended.stdout
+    assert "─ Hosts, worst first ─" in ended.stdout
     assert sum(f" {place.name} " in ended.stdout for place in fleet.places) == 3
-    only = neuron_top("--hostfile", fleet.hostfile, "--once", "--filter", "inf2").stdout
+    only = neuron_top("--hostfile", fleet.hostfile, "--once", "--filter", "inf2", "--ascii").stdout
+    assert only.isascii()
     assert sum("% " in line or " host-" in line for line in only.split("WORST")[1].splitlines()) == 1
     nobody = neuron_top("--hosts", "unix:/nowhere/n.sock", "--once")
     assert nobody.returncode == 12

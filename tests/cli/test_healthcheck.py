@@ -278,11 +278,7 @@ def test_a_scontrol_that_fails_is_a_line_and_changes_nothing(
 
 
 def test_dry_run_says_what_it_would_do(
-    healthcheck: RunCommand,
-    tree: DriverTree,
-    watching: RunningDaemon,
-    without_slurm: dict[str, str],
-    tmp_path: Path,
+    healthcheck: RunCommand, tree: DriverTree, watching: RunningDaemon, without_slurm: dict[str, str], tmp_path: Path
 ) -> None:
     scontrol = Path(without_slurm["PATH"]) / "scontrol"
     scontrol.write_text("#!/bin/sh\n[ $1 = show ] || exit 1\necho '   State=MIXED*+DYNAMIC_NORM ThreadsPerCore=1'\n")

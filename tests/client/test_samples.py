@@ -28,7 +28,6 @@ QUANTITIES = (
 
 
 def reply(moment: Moment) -> bytes:
-    """As a daemon answers with it."""
     return zlib.compress(moment.packed.message())
 
 

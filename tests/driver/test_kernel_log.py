@@ -27,7 +27,8 @@ from neurontools.model import health
 def test_a_record_has_the_form_of_dev_kmsg() -> None:
     record = KernelRecord(sequence=7, microseconds=1_500_000, text="nd00: a \\ and a\ttab")
     assert record.line() == b"3,7,1500000,-;nd00: a \\x5c and a\\x09tab\n"
-    assert parse_kernel_record(b" SUBSYSTEM=neuron\n") is None, "a variable of a record is none"
+    for line in (b" SUBSYSTEM=neuron\n", b"6,1,%d,-;a time of more than 64 bits\n" % 2**64):
+        assert parse_kernel_record(line) is None
     assert parse_kernel_record(b"6,1,2,-,caller=T1;text\n") == KernelRecord(1, 2, "text", level=6)
 
 

@@ -42,7 +42,6 @@ def device(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def holder(device: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that has the device open."""
     environment = os.environ | {"NEURON_PROCESS_TAG": "mine", "NEURON_RT_VISIBLE_CORES": "6-7"}
     with subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(device)],

@@ -115,10 +115,7 @@ def test_an_older_daemon_that_makes_no_verdicts_is_not_known_to_be_well(older_da
 
     assert told(neuron_ls, "--health") == (7, UNKNOWN + "\n")
     code, listed = told(neuron_ls, "--health", "-j")
-    assert (code, json.loads(listed)) == (
-        7,
-        [{"device_index": 0, "severity": None, "healthy": None, "findings": []}],
-    )
+    assert (code, json.loads(listed)) == (7, [{"device_index": 0, "severity": None, "healthy": None, "findings": []}])
     code, query = told(neuron_ls, "--query", "index,health,health.reason", "--format", "json")
     assert (code, json.loads(query)) == (0, [{"index": 0, "health": None, "health_reason": None}])
     code, document = told(neuron_top, "--json")

@@ -21,11 +21,11 @@ def row(seconds: float, batches_per_execution: float = 1.0) -> CalibrationRow:
 
 
 def test_two_rows_tell_compute_from_host() -> None:
-    calibration = Calibration.of([row(0.30), row(0.20, 10)], SAMPLE_FLOPS)
-    assert calibration.overlapping.host_seconds == pytest.approx(0.30)
+    calibration = Calibration.of([row(0.30, 2), row(0.20, 20)], SAMPLE_FLOPS)
+    assert calibration.overlapping.host_seconds == pytest.approx(0.60)
     assert calibration.overlapping.slowdown == pytest.approx(0.20 * 23.75 / 2)
-    assert calibration.adding.host_seconds == pytest.approx(0.1 / 0.9)
-    assert calibration.adding.seconds(2 / 23.75, 1) == pytest.approx(0.30)
+    assert calibration.adding.host_seconds == pytest.approx(0.1 / 0.45)
+    assert calibration.adding.seconds(2 / 23.75, 0.5) == pytest.approx(0.30)
 
 
 def test_a_measured_row_is_within_its_own_estimate_and_narrows_it() -> None:

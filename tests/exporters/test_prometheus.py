@@ -85,10 +85,7 @@ def with_everything() -> tuple[Snapshot, Snapshot]:
     before, now = host.at(14), host.at(15)
     names = [field.name for field in fields(TrainingCounters) if field.name.endswith("_total")]
     training: dict[str, Any] = {name: at + 0.5 * ("seconds" in name) for at, name in enumerate(names, 7)}
-    training |= {
-        "compiling_since_seconds": now.taken_at_seconds - 12,
-        "last_step_at_seconds": now.taken_at_seconds - 3,
-    }
+    training |= {"compiling_since_seconds": now.taken_at_seconds - 12, "last_step_at_seconds": now.taken_at_seconds - 3}
     process = replace(
         now.processes[0],
         user='ro"ot',

@@ -25,7 +25,6 @@ EVERYTHING = MonitorConfiguration.default()
 
 
 def made(now: Snapshot, before: Snapshot | None, configuration: MonitorConfiguration = EVERYTHING) -> Any:
-    """The record as a reader has it."""
     baseline = RecordBaseline.initial(before) if before is not None else None
     return json.loads(json.dumps(make_record(now, configuration, lambda _: baseline), allow_nan=False))
 

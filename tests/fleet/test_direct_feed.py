@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -43,6 +44,16 @@ def test_the_rate_follows_the_number_of_hosts_and_who_seldom_takes_snapshots_may
     assert [interval_for(count) for count in (1, 10, 11, 100, 200, 1000)] == [1.0, 1.0, 2.0, 3.0, 5.0, 10.0]
     intervals = ((1.0, 1.0), (5.0, 1.0), (5.0, 20.0), (5.0, 1e300))
     assert [silence_seconds(*each) for each in intervals] == [10.0, 15.0, 60.0, 10_800.0]
+
+
+def test_there_may_be_four_open_files_a_host() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, limits[1]))
+        with watching(*(at("/nowhere/n.sock", str(number)) for number in range(100))):
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(656, limits[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_host_that_dies_is_lost_alone_and_keeps_what_was_known() -> None:

@@ -117,7 +117,7 @@ def test_missing_ranks_are_told_as_far_as_they_are_known() -> None:
     assert problem_text(job) == "ranks 2-3 of host-1 (lost) are missing"
     assert job.slow_rank is None
     unseen = HostState(HostAddress("host-1", Reach.SSH, "host-1"))
-    assert problem_text(only([first, unseen])) == "ranks 2-3 are missing"
+    assert problem_text(only([unseen, first])) == "ranks 2-3 are missing"
     nameless = replace(rank(0, 0.1), job=Job("Slurm job 7", None, 4, RUN))
     assert problem_text(only([live("a", host([nameless]))])) == "3 ranks missing"
 

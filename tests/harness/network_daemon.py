@@ -57,7 +57,6 @@ class NetworkDaemon:
         self.port = int(found[1])
 
     def write(self, viewers: str = VIEWER) -> None:
-        """Writes the configuration."""
         certificate, key = self.server
         self._configuration.write_text(
             f'[tls]\ncertificate = "{certificate}"\nkey = "{key}"\nclient_ca = "{self.authority.file}"\n'

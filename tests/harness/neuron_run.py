@@ -54,7 +54,6 @@ def environment(directory: Path, socket: str = "", **changes: str) -> dict[str, 
 
 
 def neuron_run(directory: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Runs neuron-run in a directory."""
     return python_process.run(
         [*COMMAND, *arguments],
         loaded=python_process.TORCH,

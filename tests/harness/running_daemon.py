@@ -92,7 +92,6 @@ class RunningDaemon:
         return call.call(self.socket, method, message, timeout_seconds=timeout_seconds)
 
     def snapshot(self) -> model.Snapshot:
-        """The latest snapshot."""
         reply = self.call(f"{MONITOR}/GetSnapshot", b"")
         return from_message(model.Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
 
@@ -154,10 +153,7 @@ def starter(directory: Path) -> Iterator[StartDaemon]:
     daemons: list[RunningDaemon] = []
 
     def start(
-        *flags: str,
-        name: str = "n.sock",
-        environment: dict[str, str] | None = None,
-        file_limit: int | None = None,
+        *flags: str, name: str = "n.sock", environment: dict[str, str] | None = None, file_limit: int | None = None
     ) -> RunningDaemon:
         given = flags or ("--simulate", "trn1.32xlarge", "--interval", "0.05")
         daemons.append(RunningDaemon(directory / name, given, environment or {}, file_limit))

@@ -82,6 +82,5 @@ def nearly_full(snapshot: Snapshot) -> Snapshot:
     stack = replace(device.hbm_stacks[0], used_bytes=int(device.hbm_stacks[0].capacity_bytes * 0.97))
     assert isinstance(stack, HbmStack)
     return replace(
-        snapshot,
-        devices=(replace(device, hbm_stacks=(stack, *device.hbm_stacks[1:])), *snapshot.devices[1:]),
+        snapshot, devices=(replace(device, hbm_stacks=(stack, *device.hbm_stacks[1:])), *snapshot.devices[1:])
     )

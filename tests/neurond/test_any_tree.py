@@ -26,6 +26,7 @@ from neurontools.model import (
     Device,
     DeviceMemory,
     EccCounters,
+    ErrorCounters,
     ExecutionCounters,
     HostMemory,
     Instance,
@@ -303,20 +304,20 @@ def test_logical_cores_keep_their_place(lnc: int, place: Path) -> None:
 
 def test_outcomes_of_executions_come_back(place: Path) -> None:
     first = ScenarioHost("trn1.2xlarge", "steady").at(0)
-    outcomes = ExecutionCounters(40, 3, 2, 1, 5, 6)
+    outcomes, errors = ExecutionCounters(40, 3, 2, 1, 5, 6), ErrorCounters(generic_total=4, model_total=7)
 
-    def with_outcomes(executions: int, counters: ExecutionCounters) -> Snapshot:
+    def with_outcomes(executions: int, counters: ExecutionCounters, errors: ErrorCounters) -> Snapshot:
         cores = (replace(first.cores[0], executions_total=executions), *first.cores[1:])
-        owner = replace(first.processes[0], executions=counters)
+        owner = replace(first.processes[0], executions=counters, errors=errors)
         return replace(first, cores=cores, processes=(owner, *first.processes[1:]))
 
-    with ExportedTree(str(place), with_outcomes(0, ExecutionCounters())) as tree, _reading(tree) as read:
+    start = with_outcomes(0, ExecutionCounters(), ErrorCounters())
+    with ExportedTree(str(place), start) as tree, _reading(tree) as read:
         read()
-        tree.update(with_outcomes(57, outcomes))
+        tree.update(with_outcomes(57, outcomes, errors))
         reading = read()
     assert reading.processes[0].executions == outcomes
-    assert reading.processes[0].errors is not None
-    assert reading.processes[0].errors.numerical_total == 2
+    assert reading.processes[0].errors == replace(errors, numerical_total=2)
     assert reading.cores[0].executions_total == 57
 
 

@@ -37,7 +37,6 @@ def neurond(*flags: str, directory: Path | None = None) -> subprocess.CompletedP
 
 
 def refusal(flags: list[str]) -> str:
-    """The one line that flags are refused with."""
     with pytest.raises(UserError) as refused:
         settings_from(flags)
     assert refused.value.exit_code == EXIT_USAGE
@@ -307,10 +306,7 @@ METRICS_SERVER = f'{METRICS}tls_key = "{{signed}}/server.key"\n'
 PAGES = '[web]\nenabled = true\n[metrics]\nlisten = ":8000"\n'
 LISTEN = "--listen :8001: the API is served over TLS alone, to certificates that are named; set {} in the conf"
 REFUSED = [
-    (
-        '[metrics]\ntls_key = "{signed}/server.key"',
-        "metrics.tls_key and tls_client_ca need a certificate; set metrics",
-    ),
+    ('[metrics]\ntls_key = "{signed}/server.key"', "metrics.tls_key and tls_client_ca need a certificate; set metrics"),
     (
         '[metrics]\ntls_certificate = "{signed}/absent"',
         "metrics.tls_certificate: {signed}/absent: No such file or directory; give",
@@ -340,10 +336,7 @@ REFUSED = [
     (PAGES.replace(":8000", "10.0.0.1:8000"), "…other hosts can reach this address, and there is no TLS"),
     (PAGES + METRICS_SERVER.removeprefix("[metrics]\n"), "…everybody would have access"),
     ('[metrics]\nbearer_token_file = "{signed}/token"', "metrics.bearer_token_file needs a listener for metrics"),
-    (
-        '[metrics]\nhosts = ["a"]',
-        "metrics.hosts needs a listener for metrics; set metrics.listen",
-    ),
+    ('[metrics]\nhosts = ["a"]', "metrics.hosts needs a listener for metrics; set metrics.listen"),
     ("[metrics]\ntls = false", "metrics.tls needs a listener for metrics; set metrics.listen"),
     *(
         (

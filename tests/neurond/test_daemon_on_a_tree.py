@@ -153,17 +153,18 @@ def test_what_the_driver_reports_as_sick_is_found_measured_and_told_once(start_d
         daemon = start_daemon(*tree.flags, *FLAGS)
         daemon.next_snapshot()
         assert found(daemon) == {}
-        tree.write(COMPONENTS, "hbm,link_efa,\x1b[31mnew\n")
+        tree.write(COMPONENTS, "hbm,link_efa,link_interserver,\x1b[31mnew\n")
         write(tree, 0, 1, "status/hw_hbm_ue_error", 2)
         write(tree, 0, 2, "status/hw_collectives_error", 3)
         write(tree, 0, 3, "status/hw_dma_abort_error", 1)
         for core in range(8):
             write(tree, 0, core, "other_info/reset_fail_count", 1)
         tree.set_device(0, ecc=EccCounters(0, 0, 1, 0, 0))
-        kinds = wait_until(lambda: told if len(told := found(daemon)) == 8 else None)
+        kinds = wait_until(lambda: told if len(told := found(daemon)) == 9 else None)
         assert {key: finding.severity for key, finding in kinds.items()} == {
             ("unhealthy_component", "hbm"): Severity.CRITICAL,
             ("unhealthy_component", "link_efa"): Severity.WARNING,
+            ("unhealthy_component", "link_interserver"): Severity.WARNING,
             ("unhealthy_component", "\\x1b[31mnew"): Severity.CRITICAL,
             ("core_errors", "hw_hbm_ue_error"): Severity.CRITICAL,
             ("core_errors", "hw_collectives_error"): Severity.WARNING,
@@ -172,6 +173,7 @@ def test_what_the_driver_reports_as_sick_is_found_measured_and_told_once(start_d
             ("ecc_repairable", "hbm"): Severity.WARNING,
         }
         assert all(finding.device_indices == (0,) and finding.action for finding in kinds.values())
+        assert "its NeuronLinks to other servers" in kinds["unhealthy_component", "link_interserver"].reason
         assert kinds["core_errors", "hw_hbm_ue_error"].reason == (
             "NeuronCore 3: 2 uncorrectable HBM errors since the driver was loaded (hw_hbm_ue_error)"
         ), "the logical core of the driver's core 1"
@@ -186,7 +188,7 @@ def test_what_the_driver_reports_as_sick_is_found_measured_and_told_once(start_d
         assert "neurontools_health{finding=" in text
         daemon.next_snapshot(5)
         lines = [line for line in daemon.log.splitlines() if "WARNING: device 0: " in line]  # not of a slow driver
-        assert len(lines) == len(set(lines)) == 8, "each once"
+        assert len(lines) == len(set(lines)) == 9, "each once"
         tree.write(COMPONENTS, "\n")
         wait_until(lambda: ("unhealthy_component", "hbm") not in found(daemon) or None)
 

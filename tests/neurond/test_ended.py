@@ -275,7 +275,10 @@ file.close(300)
 
 def test_a_disk_that_is_full_leaves_whole_lines(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FILLED, str(tmp_path)]
-    subprocess.run(command, input=encode_ended(PROCESS), check=True, timeout=HANG_SECONDS)
+    done = subprocess.run(
+        command, input=encode_ended(PROCESS), check=True, timeout=HANG_SECONDS, stderr=subprocess.PIPE
+    )
+    assert b"is not kept: no space left on device" in done.stderr
     assert (tmp_path / ENDED_FILE).read_bytes().endswith(b"\n")
     assert [process.pid for process in held(tmp_path)] == [1, 2]
     written(tmp_path, numbered(9))

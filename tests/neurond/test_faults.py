@@ -165,9 +165,7 @@ def test_faults_are_for_the_user_of_the_daemon(start_daemon: StartDaemon) -> Non
     assert fault_calls.list_faults(daemon.socket) == ()
 
 
-def test_every_kind_can_be_injected_but_the_loss_of_a_host_that_is_none_of_a_fleet(
-    start_daemon: StartDaemon,
-) -> None:
+def test_every_kind_can_be_injected_but_the_loss_of_a_host_that_is_none_of_a_fleet(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--simulate", "trn2.48xlarge", "--interval", "0.05")
     names = [kind.name for kind in KINDS.values() if not kind.loses_host]
     made = fault_calls.inject(daemon.socket, [FaultRequest(name, device_index=0) for name in names])

@@ -77,7 +77,6 @@ class Watched:
 
     @property
     def events(self) -> list[str]:
-        """The events in a replay of the recording."""
         messages = [to_message(snapshot) for snapshot in self.snapshots]
         return [event.kind for pair in pairwise(messages) for event in events_between(*pair) if event.kind != "idle"]
 

@@ -150,7 +150,6 @@ def test_a_token_lets_in_also_where_metrics_stay_plain_on_loopback(serve: Serve,
 
 
 def point_attributes(point: Any) -> dict[str, Any]:
-    """The attributes of a data point."""
     return {
         attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value")) for attribute in point.attributes
     }
@@ -180,8 +179,13 @@ async def test_what_a_collector_gets() -> None:
     assert "cloud.provider" not in told, "a simulated host is not in the cloud"
     (scope,) = request.resource_metrics[0].scope_metrics
     metrics = {metric.name: metric for metric in scope.metrics}
+    assert {name for name, metric in metrics.items() if metric.unit == "By"} == {
+        *("hw.gpu.memory.limit", "hw.gpu.memory.usage", "neurontools.device.host_memory"),
+        *("neurontools.neuroncore.memory", "neurontools.process.device_memory", "neurontools.process.host_memory"),
+    }
+    counters = {name for name, metric in metrics.items() if metric.HasField("sum")}
+    assert counters == {"hw.errors", "neurontools.process.executions"}
     limit = metrics["hw.gpu.memory.limit"]
-    assert limit.unit == "By"
     assert limit.gauge.data_points[0].as_int == now.devices[0].memory_bytes
     errors = metrics["hw.errors"].sum
     assert errors.is_monotonic

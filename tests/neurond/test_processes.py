@@ -19,13 +19,7 @@ from neurond.snapshots.sampler import build_process
 from neurond.system.processes import MAX_COMMAND_CHARACTERS, ProcessFacts, ProcessTable
 
 from neurontools.driver.neuron_runtime import CoreRequest
-from neurontools.model import (
-    DeviceMemory,
-    HostMemory,
-    LoadedModel,
-    Process,
-    Subgraph,
-)
+from neurontools.model import DeviceMemory, HostMemory, LoadedModel, Process, Subgraph
 from tests.harness.waiting import wait_until
 
 CLONE3 = 435

@@ -28,7 +28,6 @@ class Drivers(ExitStack):
         return self.enter_context(DriverTree(instance_type, driver_version=driver_version))
 
     def source(self, tree: DriverTree) -> SysfsSource:
-        """A source that has read the tree once."""
         source = SysfsSource(tree.roots)
         self.callback(source.close)
         source.refresh()
@@ -133,6 +132,7 @@ def test_a_device_vanishes_and_comes_back(drivers: Drivers) -> None:
     whole = tree.snapshot
     source = drivers.source(tree)
     tree.remove_device(3)
+    assert drivers.source(tree).instance.device_count == 16
     source.refresh()
     reading = source.read()
     assert [device.index for device in reading.devices] == [0, 1, 2, *range(4, 16)]

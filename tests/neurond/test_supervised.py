@@ -260,7 +260,6 @@ Start = Callable[..., Supervised]
 
 @pytest.fixture
 def start(start_daemon: StartDaemon, socket_directory: Path) -> Iterator[Start]:
-    """Starts one, which ends well."""
     started: list[Supervised] = []
 
     def begin(**environment: str) -> Supervised:
@@ -294,10 +293,7 @@ def test_a_reload_takes_over_what_can_change_and_names_the_rest(start: Start, so
 
 def test_a_configuration_that_is_wrong_changes_nothing(start: Start, socket_directory: Path) -> None:
     supervised = start()
-    for text, says in (
-        ("[", "not TOML"),
-        ("[actions]\ncommand = ['sh', '-c', 'reboot']", "not an absolute path"),
-    ):
+    for text, says in (("[", "not TOML"), ("[actions]\ncommand = ['sh', '-c', 'reboot']", "not an absolute path")):
         (socket_directory / "neurond.toml").write_text(text)
         supervised.reload("the configuration is unchanged")
         assert says in supervised.log

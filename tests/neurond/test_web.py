@@ -57,6 +57,9 @@ def attached(daemon: RunningDaemon, tag: str, *arguments: str) -> AttachedProces
     return AttachedProcess(daemon, "1", str(os.getuid()), *arguments, environment={TAG: tag})
 
 
+FOR_A_PHONE = '<meta name="viewport" content="width=device-width, initial-scale=1"'
+
+
 def page_with(word: str, site: Site, path: str) -> str:
     """A page as soon as this word is in it."""
     return wait_until(lambda: next((text for text in [site.ask(path)[2]] if word in text), None))
@@ -67,6 +70,7 @@ def test_a_page_is_whole_and_small_and_tells_the_browser_what_it_may(site: Site)
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert "NeuronCore v2 Utilization" in text
     assert "trn1.2xlarge" in text
+    assert FOR_A_PHONE in text
     policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
     assert policy["default-src"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
@@ -227,6 +231,7 @@ def test_a_token_becomes_a_session_and_stays_out_of_addresses(
     assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
     assert "NeuronCore" not in text
     assert 'method="post"' in text
+    assert FOR_A_PHONE in text
     assert 'type="password"' in text
     assert site.ask(PAGE, STREAM)[0] == 401
     assert site.ask(f"{PAGE}?token={SECRET}")[0] == 401, "an address is no place for a token"

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from neurontools import model
 from neurontools.cli.top.options import PAGE_NAMES
-from neurontools.client.feed import FeedState, FeedStatus
+from neurontools.client.feed import FeedState, FeedStatus, LiveFeed
 from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
 from neurontools.util.units import short_bytes_text
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
-from neurontools.views.drawing.lines import line_width
+from neurontools.views.drawing.lines import THEMES, line_width
 from neurontools.views.feed_view import DashboardSettings
 from neurontools.views.memory_sections import visible_nodes
 from neurontools.views.screen import PAGES
@@ -39,7 +39,9 @@ def test_every_key_is_taken_on_every_page(page: str) -> None:
         dashboard = Dashboard(feed, DashboardSettings(page=page), UNICODE)
         draw(dashboard, 80, 24)
         assert dashboard.press(action.keys[0]), action
-        assert [line_width(line) for line in draw(dashboard, 80, 24).lines] == [80] * 24, action
+        lines = draw(dashboard, 80, 24).lines
+        assert [line_width(line) for line in lines] == [80] * 24, action
+        assert {style.split("+")[0] for line in lines for _, style in line} <= THEMES["dark"].styles.keys(), action
     assert text(Dashboard(feed, DashboardSettings(page=page), ASCII)).isascii()
 
 
@@ -55,6 +57,13 @@ def test_keys_and_pages_are_those_that_are_listed(dashboard: Dashboard) -> None:
     assert dashboard.open_dialog is None
     assert tuple(page.name for page in PAGES) == PAGE_NAMES
     assert {page.key for page in PAGES} <= set(keys.BY_KEY)
+
+
+def test_a_key_changes_the_interval_to_the_next() -> None:
+    dashboard = Dashboard(LiveFeed("/nowhere/n.sock", 2.0), DashboardSettings(), UNICODE)
+    for key, seconds in (("+", "1"), ("+", "0.5"), ("-", "1")):
+        press(dashboard, key)
+        assert f"refresh every {seconds} s," in dashboard.message
 
 
 def test_a_tab_makes_everything_follow_one_process(dashboard: Dashboard) -> None:

@@ -273,10 +273,5 @@ def test_importing_loads_nothing_heavy() -> None:
         "print(*sorted(set(sys.modules) - before))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    own = {
-        "neurontools",
-        "neurontools.util",
-        "neurontools.util.units",
-        "neurontools.util.terminal",
-    }
+    own = {"neurontools", "neurontools.util", "neurontools.util.units", "neurontools.util.terminal"}
     assert set(run.stdout.split()) - own <= {"__future__", "math", "unicodedata"}

@@ -13,7 +13,7 @@ from neurontools.fleet.states import HostState, grouping_choices, worst_first
 from neurontools.fleet.summary import SummaryJob
 from neurontools.model import Finding, Health, Severity
 from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
-from neurontools.views.drawing.lines import line_width, plain_text
+from neurontools.views.drawing.lines import THEMES, line_width, plain_text
 from neurontools.views.fleet_hosts import group_alike, list_rows
 from neurontools.views.fleet_page import FleetContext, fleet_lines, fleet_page, matches_filter
 from tests.harness.fleet import live, lost
@@ -65,6 +65,7 @@ def test_it_fills_the_screen_exactly(size: tuple[int, int], glyphs: Glyphs) -> N
         page = fleet_page(context(HOSTS, glyphs, cursor), width, height)
         assert len(page.lines) == height
         assert {line_width(line) for line in page.lines} == {width}
+        assert {style.split("+")[0] for line in page.lines for _, style in line} <= THEMES["dark"].styles.keys()
         text = "".join(text for line in page.lines for text, _ in line)
         assert text.isprintable()
         assert glyphs is UNICODE or text.isascii()
@@ -218,9 +219,5 @@ def test_equal_hosts_are_one_row_and_others_themselves() -> None:
     states = [live(f"host-{number}", IDLE) for number in range(20)]
     states += [live("odd", SICK), lost("gone", "no route"), lost("away", "no route")]
     rows = list_rows(states, worst_first, "alike")
-    assert [row.name for row in rows] == [
-        "odd",
-        "+ lost, 2 hosts",
-        "+ trn1.32xlarge, health not known, free, 20 hosts",
-    ]
+    assert [row.name for row in rows] == ["odd", "+ lost, 2 hosts", "+ trn1.32xlarge, health not known, free, 20 hosts"]
     assert rows[1].state.summary is None

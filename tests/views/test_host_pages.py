@@ -24,6 +24,7 @@ from neurontools.views.drawing.lines import TextPage, fitting_columns, line_widt
 from neurontools.views.drawing.render_context import ProcessCost, RenderContext
 from neurontools.views.health_page import health_page
 from neurontools.views.host_page import TRAFFIC_COLUMNS, host_page, traffic_rows
+from neurontools.views.ls_reports import EndedReport, ended_text
 from neurontools.views.overview_page import vcpu_section
 from neurontools.views.screen import page_named
 from neurontools.views.usage_page import usage_page
@@ -58,6 +59,9 @@ def test_users_have_what_runs_and_what_ended() -> None:
     assert ann[1:3] == [str(len(SNAPSHOT.processes)), "2"]
     assert "70.2%" in ann, "a mean goes by hours"
     assert (bob[1:3], bob[-3]) == (["0", "0"], "0.500")
+    text = ended_text(EndedReport(ENDED, NOW))
+    assert "| 90.0% |" in text
+    assert "| 70.2% |" in text.partition("by user")[2]
 
 
 @pytest.mark.parametrize("page", ["usage", "overview", "processes", "health"])
@@ -80,9 +84,12 @@ def test_what_ended_is_listed_newest_first_with_how_it_ended() -> None:
     assert "1,234" in rows[0]
     assert "signal 9" in rows[2]
     assert page.list_count == 3
-    launched = replace(ENDED[0], command="/opt/venv/bin/python -u -m neurontools.runtime /home/ann/train.py --lr 1")
+    command = "/opt/venv/bin/python -u -m neurontools.runtime /home/ann/train.py --lr 1"
+    launched = replace(ENDED[0], command=command, job=None)
     lines = lines_of(usage_page(RenderContext.from_snapshot(SNAPSHOT, page="usage", ended=(launched,)), 200, 30))
-    assert next(line for line in lines if " 11 " in line).endswith(" train.py --lr 1")
+    row = next(line for line in lines if " 11 " in line)
+    assert row.split()[1:6] == ["ok", "11", "ann", "-", "1"]
+    assert row.endswith(" train.py --lr 1")
 
 
 def test_of_many_users_some_are_told_as_a_number() -> None:

@@ -6,16 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from neurontools.model import (
-    DeviceMemory,
-    HostMemory,
-    LoadedModel,
-    NeuronCore,
-    Process,
-    Snapshot,
-    SourceKind,
-    Subgraph,
-)
+from neurontools.model import DeviceMemory, HostMemory, LoadedModel, NeuronCore, Process, Snapshot, SourceKind, Subgraph
 from neurontools.views.drawing.lines import TextPage, plain_text
 from neurontools.views.drawing.render_context import RenderContext
 from neurontools.views.memory_sections import MemoryNode, all_node_keys, memory_tree, visible_nodes

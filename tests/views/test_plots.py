@@ -11,6 +11,7 @@ import pytest
 from neurontools.client.events import EventSeverity, HostEvent
 from neurontools.client.series import utilization_quantity
 from neurontools.client.timeline import HostTimeline
+from neurontools.model import DeviceMemory
 from neurontools.views.drawing.glyphs import ASCII, BLOCKS, UNICODE, Glyphs, glyphs_for
 from neurontools.views.drawing.lines import line_width, plain_text
 from neurontools.views.drawing.plots import Plot, percent_label, plot_columns, plot_lines, time_axis
@@ -61,12 +62,19 @@ def test_one_moment_is_at_one_column_of_all_plots(glyphs: Glyphs) -> None:
     bottoms = [*drawn[3:6], *(line for line in drawn if line[:LEFT].strip() == "0")]
     assert len(bottoms) == 6
     gaps = {tuple(column for column in range(LEFT, WIDTH - 1) if line[column] == " ") for line in bottoms}
-    assert len(gaps) == 1
     (gap,) = gaps
     assert gap == tuple(range(gap[0], gap[-1] + 1))
     cells = WIDTH - LEFT - 1
     assert abs(len(gap) - 27 / 60 * cells) <= 2
     assert drawn[-2][gap[0] : gap[-1] + 1].strip().strip("".join((glyphs.warn, glyphs.bad, glyphs.info))) == "no data"
+
+
+def test_the_plots_of_a_core_have_nothing_of_the_next() -> None:
+    taken = snapshots("trn1.32xlarge", "ecc-burst")[:20]
+    idle = replace(taken[0].cores[1], utilization_ratio=0.0, flops_per_second=0.0, memory=DeviceMemory())
+    others = [replace(each, cores=(each.cores[0], idle, *each.cores[2:])) for each in taken]
+    scenes = (of(StillFeed(each).timeline, page="history", core_index=0) for each in (taken, others))
+    assert len({tuple(lines(scene, height=11)) for scene in scenes}) == 1
 
 
 def test_clock_times_stand_where_their_moments_are() -> None:

@@ -9,6 +9,7 @@ import pytest
 from neurontools import catalog
 from neurontools.catalog.facts import ultraserver_node
 from neurontools.model import Snapshot, UltraServerNode
+from neurontools.views.drawing.glyphs import ASCII
 from neurontools.views.drawing.lines import plain_text
 from neurontools.views.drawing.render_context import RenderContext
 from neurontools.views.topology_page import topology_page
@@ -145,6 +146,12 @@ def test_the_page_says_where_the_links_of_a_device_lead() -> None:
     assert "nodes    ND 5 of nodes 1 and 3 (inferred)" in ring
     assert "nodes    all devices of the other nodes, through the switch" in rows(node_host("trn3s.48xlarge", 3), 0)
     assert not any(row.startswith("nodes") for row in rows(snapshot_of("trn2u.48xlarge"), 5))
+
+
+def test_links_to_the_row_below_are_drawn_in_ascii_too() -> None:
+    context = RenderContext.from_snapshot(snapshot_of("trn1.32xlarge"), page="topology", glyphs=ASCII)
+    drawn = [set(plain_text(line)) for line in topology_page(context, 100, 40).lines]
+    assert (drawn.count({"|", " "}), drawn.count({"*", " "})) == (3, 2)
 
 
 def test_devices_without_room_are_told_by_a_sign_and_those_with_room_have_their_figures() -> None:

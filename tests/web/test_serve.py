@@ -121,8 +121,7 @@ def test_one_host_of_a_daemon_that_runs(serve: Serve, shared_daemon: RunningDaem
 
 
 @pytest.mark.parametrize(
-    "number",
-    [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGINT, signal.SIGHUP))],
+    "number", [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGINT, signal.SIGHUP))]
 )
 def test_a_signal_ends_it(serve: Serve, shared_daemon: RunningDaemon, number: signal.Signals) -> None:
     site = serve("--socket", shared_daemon.socket)

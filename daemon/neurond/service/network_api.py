@@ -272,8 +272,9 @@ class TlsConnectionProxy:
             except ssl.SSLError as error:
                 closing.pop_all()
                 self._goaway.close_later(secured)  # leaves the client time to read the TLS alert
-                cause = getattr(error, "verify_message", "") or (error.reason or "").replace("_", " ").lower()
-                if "CERTIFICATE" in (error.reason or ""):
+                reason = error.reason or ""
+                if "CERTIFICATE" in reason:
+                    cause = getattr(error, "verify_message", "") or reason.replace("_", " ").lower()
                     raise _Refused(cause) from None
                 raise
             closing.pop_all()

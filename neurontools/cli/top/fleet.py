@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -109,11 +110,9 @@ def _write_fleet(given: dict[str, str], feed: FleetFeed, problems: tuple[str, ..
     count = options.count_option(given)
     is_endless = "json-lines" in given and count is None
     before = csv_text(None) if "csv" in given else "[\n" if "json" in given and count is not None else ""
-    number = 0
-    while is_endless or number < (count or 1):
-        if number:
+    for number in itertools.count(1) if is_endless else range(1, (count or 1) + 1):
+        if number > 1:
             time.sleep(feed.interval_seconds)
-        number += 1
         if any(name in given for name in ("json", "json-lines", "csv")):
             states = feed.states
             way = group_by_option(given, states)

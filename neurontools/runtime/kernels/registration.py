@@ -72,7 +72,7 @@ def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, Device
     for view in _VIEWS:
         library.impl(view, _native(find_overload("aten::" + view)), _KEY)
     for full, kernel in special.items():
-        library.impl(full.removeprefix("aten::"), kernel, _KEY)
+        library.impl(full, kernel, _KEY)
     done = set(special) | {"aten::" + view for view in _VIEWS} | _SKIPPED
     for full in _recorded_names(done):
         try:

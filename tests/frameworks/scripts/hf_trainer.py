@@ -47,11 +47,7 @@ arguments = TrainingArguments(
     eval_strategy="steps", eval_steps=3, save_steps=3, report_to=[], disable_tqdm=True, use_cpu=IS_ON_CPU,
 )  # fmt: skip
 trainer = Trainer(
-    GPT2LMHeadModel(config),
-    arguments,
-    train_dataset=Texts(1, 64),
-    eval_dataset=Texts(2, 8),
-    callbacks=[graphs],
+    GPT2LMHeadModel(config), arguments, train_dataset=Texts(1, 64), eval_dataset=Texts(2, 8), callbacks=[graphs]
 )
 trainer.train(resume_from_checkpoint=sys.argv[2] if len(sys.argv) > 2 else None)
 history = [

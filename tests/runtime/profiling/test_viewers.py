@@ -51,7 +51,6 @@ class Run:
     profiles: list[Profile]
 
     def files(self, pattern: str) -> list[Path]:
-        """Files of the workers, by rank."""
         found = sorted(self.directory.glob(pattern), key=lambda path: path.name.partition("-rank")[2])
         assert len(found) == 2
         return found

@@ -33,8 +33,10 @@ OF_TORCH_XLA = (
     COMMON
     + """
 import torch_xla.core.xla_model as xm
+if os.environ["RANK"] == "0": xm.send(torch.ones(3), channel_id=6)
 rank, size, device = xm.get_ordinal(), xm.xrt_world_size(), xm.xla_device()
 def full(value): return torch.full((3,), float(value), device=device)
+if rank == 1: assert xm.recv(full(0), channel_id=6).tolist() == [1.0] * 3
 assert xm.all_reduce("sum", full(rank)).tolist() == [1.0] * 3
 assert xm.all_gather(full(rank)).tolist() == [0.0] * 3 + [1.0] * 3
 assert xm.all_reduce("sum", full(rank), groups=[[0], [1]]).tolist() == [float(rank)] * 3
@@ -382,6 +384,7 @@ for way in "plain", "sequence", "zero":
     assert_close(model.parameters(), [part(n, p) for n, p in reference.named_parameters()])
     checkpointing.save({"model": model.state_dict()}, way, save_xser=way == "zero")
     loaded = Parallel(way == "sequence"); checkpointing.load(way, loaded, load_xser=way == "zero")
+    assert os.path.exists(f"{way}/tp_rank_{rank:02d}_pp_rank_00/checkpoint.pt")
     assert_close(model.parameters(), loaded.parameters(), 0.0)
 """
     + ENDING

@@ -450,6 +450,10 @@ def test_the_device_module(value: torch.Tensor) -> None:
         doubled = value * 2
     end.record()
     assert begin.elapsed_time(end) >= 0
+    untimed = module.Event()
+    untimed.record()
+    with pytest.raises(RuntimeError, match="enable_timing=True"):
+        begin.elapsed_time(untimed)
     assert module.current_stream().query()
     model = nn.Linear(3, 2).to("xla")
     assert torch.equal(nn.DataParallel(model)(value), model(value)), "it runs on one core"

@@ -20,7 +20,7 @@ from neurontools.profile.analysis.comparison import compare
 from neurontools.profile.analysis.operators import build_flame_tree
 from neurontools.util.formats import Markup, element, escape_markup
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
-from neurontools.views.drawing.lines import ascii_only, line_width, plain_text
+from neurontools.views.drawing.lines import THEMES, ascii_only, line_width, plain_text
 from neurontools.views.profile_difference import profile_difference_json, profile_difference_text
 from neurontools.views.profile_document import CSV_TABLES, profile_csv_lines, profile_json
 from neurontools.views.profile_report import profile_page
@@ -110,6 +110,7 @@ def test_what_comes_from_a_profile_is_harmless_and_no_line_is_wider_than_the_scr
         for each in (made, build_report(trained(10, 3, slow_rank=1))):
             page = profile_page(each, width, UNICODE, 10)
             assert all(line_width(line) <= width and plain_text(line).isprintable() for line in page.lines)
+            assert {style for line in page.lines for _, style in line} <= THEMES["dark"].styles.keys()
     difference = profile_difference_text(["a", "b"], compare(build_report(trained(3)), made), 10)
     assert all(line.isprintable() for line in difference.splitlines())
     assert profile_json(made).isascii()
