@@ -68,7 +68,7 @@ class Backfill:
 
     def join(self, timeout_seconds: float) -> None:
         """Waits until all requested snapshots are fetched, at most `timeout_seconds`."""
-        with self._lock:  # `want` starts the thread under this lock; joining an unstarted thread fails
+        with self._lock:  # `request` starts the thread under this lock; joining an unstarted thread fails
             thread = self._thread
         if thread is not None:
             thread.join(timeout_seconds)
@@ -161,20 +161,19 @@ MOST_ENDED = 4000
 # A snapshot lists all processes that ended in the last minute, so one snapshot every 25 s is enough.
 _STEP_SECONDS = 25.0
 
-_Key = tuple[int, float, float]
-
 
 class EndedProcessLog:
     """Collects ended processes without duplicates. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._ended: dict[_Key, EndedProcess] = {}
+        self._ended: dict[tuple[int, float, float], EndedProcess] = {}
         self._read: dict[int, float] = {}  # by number of a time step: time of the last snapshot read in that step
 
     def add(self, processes: Iterable[EndedProcess]) -> None:
         """Adds ended processes, except those already in the log."""
         for process in processes:
-            self._ended.setdefault(_key(process), process)
+            key = (process.pid, process.began_at_unix_seconds, process.ended_at_unix_seconds)
+            self._ended.setdefault(key, process)
         for key in list(self._ended)[: max(0, len(self._ended) - MOST_ENDED)]:
             del self._ended[key]
 
@@ -194,10 +193,6 @@ class EndedProcessLog:
     def until(self, unix_seconds: float) -> tuple[EndedProcess, ...]:
         """Returns the processes that ended at or before this time."""
         return tuple(process for process in self._ended.values() if process.ended_at_unix_seconds <= unix_seconds)
-
-
-def _key(process: EndedProcess) -> _Key:
-    return process.pid, process.began_at_unix_seconds, process.ended_at_unix_seconds
 
 
 class EndedProcessFetch:

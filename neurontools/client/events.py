@@ -8,10 +8,9 @@ The module compares protobuf messages, because converting each to a `Snapshot` w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
 
 from neurontools.model import Finding, Health, Severity
 from neurontools.model.finding import FindingKind
@@ -62,7 +61,6 @@ _WORDS: dict[str, str] = {
     FindingKind.UNHEALTHY_COMPONENT: "device",
 }
 """Maps the kind of a finding to the kind of its event. A kind without an entry becomes "finding"."""
-_Part = TypeVar("_Part", neuron_pb2.NeuronCore, neuron_pb2.Device)
 
 
 class EventSeverity(StrEnum):
@@ -183,26 +181,15 @@ def _device_events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: 
             yield HostEvent(at, "device", EventSeverity.CRITICAL, f"ND {index} is gone", device_index=index)
         for index in sorted(later - earlier):
             yield HostEvent(at, "device", EventSeverity.WARNING, f"ND {index} is there again", device_index=index)
-    yield from _ecc_events(before, after, at)
-
-
-def _ecc_events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[HostEvent]:
-    for old, new in _paired(before.devices, after.devices):
-        for field, name, is_critical in _ECC_KINDS:
-            grown = getattr(new.ecc, field) - getattr(old.ecc, field)
-            if grown > 0 and old.ecc.HasField(field):  # type: ignore[arg-type]
+    ecc_before = {device.index: device.ecc for device in before.devices}
+    for device in after.devices:
+        old = ecc_before.get(device.index)
+        for field, name, is_critical in _ECC_KINDS if old is not None else ():
+            grown = getattr(device.ecc, field) - getattr(old, field)
+            if grown > 0 and old.HasField(field):
                 severity = EventSeverity.CRITICAL if is_critical else EventSeverity.WARNING
-                text = f"ND {new.index}: {counted(grown, f'{name} ECC error')}"
-                yield HostEvent(at, "ecc", severity, text, device_index=new.index)
-
-
-def _paired(before: Sequence[_Part], after: Sequence[_Part]) -> Iterator[tuple[_Part, _Part]]:
-    """Pairs the cores or devices of two snapshots by index; skips an index that only one snapshot has."""
-    if len(before) == len(after):
-        yield from (pair for pair in zip(before, after, strict=True) if pair[0].index == pair[1].index)
-        return
-    earlier = {part.index: part for part in before}
-    yield from ((earlier[part.index], part) for part in after if part.index in earlier)
+                text = f"ND {device.index}: {counted(grown, f'{name} ECC error')}"
+                yield HostEvent(at, "ecc", severity, text, device_index=device.index)
 
 
 def _name(process: neuron_pb2.Process) -> str:

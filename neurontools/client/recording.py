@@ -113,14 +113,12 @@ class RecordingReader:
                 snapshot = _parse(message)
             except (ValueError, DecodeError) as error:
                 reason = escape_controls(" ".join(str(error).split())[:_LONGEST_REASON])
-                self.trouble = f"{self._shown}: damaged after {self._size_text()} ({reason}); it is shown up to there"
+                size = f"{self._position_bytes:,} bytes"
+                self.trouble = f"{self._shown}: damaged after {size} ({reason}); it is shown up to there"
                 return
             yield message, snapshot
         if not is_ended and not self.trouble:
             self.trouble = f"{self._shown}: has no regular end (still being written, or its writer was killed)"
-
-    def _size_text(self) -> str:
-        return f"{self._position_bytes:,} bytes"
 
     def _header(self) -> dict[str, object]:
         line = self._file.readline(_LONGEST_HEADER_BYTES)
@@ -185,13 +183,13 @@ class RecordingReader:
 
     def _length(self) -> int | None:
         """Reads and returns the length of a record's payload; None if the length is incomplete or too long."""
-        told = b""
-        while not told or told[-1] > 127:
+        encoded = b""
+        while not encoded or encoded[-1] > 127:
             byte = self._read(1)
-            if not byte or len(told) == _LONGEST_LENGTH_BYTES:
+            if not byte or len(encoded) == _LONGEST_LENGTH_BYTES:
                 return None
-            told += byte
-        return decode_varint(told, 0)[0]
+            encoded += byte
+        return decode_varint(encoded, 0)[0]
 
     def _cut_off(self, start: int) -> str:
         return f"{self._shown}: cut off within a snapshot at byte {start:,}; it is shown up to there"

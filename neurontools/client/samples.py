@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import nan
 from operator import attrgetter
-from typing import Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from neurontools.rpc import neuron_pb2
 
 _MOST_CORES = 4096
 _GAP_INTERVALS = 2.5  # a gap is a time without samples that is longer than this many sampling intervals
-_MOST_GATHERED = 48
+_MOST_DOWNSAMPLERS = 48
 _at = attrgetter("at_seconds")
+_Step = TypeVar("_Step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +97,24 @@ def _memory_bytes(core: neuron_pb2.NeuronCore | None) -> float:
     return sum(size for _, size in fields) if fields else nan
 
 
-class Downsampler(Protocol):
-    """Combines samples into time steps of equal length for plots. Samples may come in any order."""
+class Downsampler(Generic[_Step]):
+    """Base class: combines samples, given in any order, into time steps of equal length for plots.
 
-    step_seconds: float
+    `steps` maps the number of each time step to its values.
+    """
+
+    def __init__(self, step_seconds: float) -> None:
+        self.step_seconds = step_seconds
+        self.steps: dict[int, _Step] = {}
 
     def add(self, sample: HostSample) -> None:
         """Adds a sample to its time step."""
+        raise NotImplementedError
 
     def drop_before(self, first: int) -> None:
         """Removes the time steps numbered below `first`."""
-
-
-_Downsampler = TypeVar("_Downsampler", bound=Downsampler)
+        for number in [number for number in self.steps if number < first]:
+            del self.steps[number]
 
 
 class Samples:
@@ -117,7 +123,7 @@ class Samples:
     def __init__(self, samples: Iterable[HostSample] = ()) -> None:
         self._samples: list[HostSample] = []
         self._pauses: list[float] = []  # end times of those intervals between samples that may be gaps
-        self._gathered: dict[object, Downsampler] = {}
+        self._downsamplers: dict[object, Downsampler[Any]] = {}
         for sample in samples:
             self.append(sample)
 
@@ -137,8 +143,8 @@ class Samples:
         if self._samples and self._may_be_gap(self._samples[-1], sample):
             self._pauses.append(sample.at_seconds)
         self._samples.append(sample)
-        for gathering in self._gathered.values():
-            gathering.add(sample)
+        for downsampler in self._downsamplers.values():
+            downsampler.add(sample)
 
     def insert(self, samples: Sequence[HostSample]) -> None:
         """Inserts samples, given oldest first, at times that have no sample yet."""
@@ -147,32 +153,32 @@ class Samples:
         self._samples = sorted([*self._samples, *samples], key=_at)
         pairs = zip(self._samples, self._samples[1:], strict=False)
         self._pauses = [after.at_seconds for before, after in pairs if self._may_be_gap(before, after)]
-        for gathering in self._gathered.values():
+        for downsampler in self._downsamplers.values():
             for sample in samples:
-                gathering.add(sample)
+                downsampler.add(sample)
 
     def drop(self, count: int) -> None:
         """Removes the `count` oldest samples."""
         del self._samples[:count]
         first_at = self._samples[0].at_seconds if self._samples else float("inf")
         del self._pauses[: bisect_right(self._pauses, first_at)]
-        for gathering in self._gathered.values() if self._samples else ():
+        for downsampler in self._downsamplers.values() if self._samples else ():
             # The first remaining time step may have lost some of its samples, so it is rebuilt.
-            first = int(first_at // gathering.step_seconds) + 1
-            gathering.drop_before(first)
-            for sample in self.between(first_at, first * gathering.step_seconds, len(self._samples)):
-                gathering.add(sample)
+            first = int(first_at // downsampler.step_seconds) + 1
+            downsampler.drop_before(first)
+            for sample in self.between(first_at, first * downsampler.step_seconds, len(self._samples)):
+                downsampler.add(sample)
 
-    def downsampler(self, key: object, empty: Callable[[], _Downsampler]) -> _Downsampler:
+    def downsampler(self, key: object, empty: Callable[[], Downsampler[_Step]]) -> Downsampler[_Step]:
         """Returns the downsampler with this key, with all samples added. Calls `empty` to create a missing one."""
-        found = cast("_Downsampler | None", self._gathered.pop(key, None))
+        found: Downsampler[_Step] | None = self._downsamplers.pop(key, None)
         if found is None:
             found = empty()
             for sample in self._samples:
                 found.add(sample)
-        self._gathered[key] = found  # the least recently used key is first
-        if len(self._gathered) > _MOST_GATHERED:
-            del self._gathered[next(iter(self._gathered))]
+        self._downsamplers[key] = found  # the least recently used key is first
+        if len(self._downsamplers) > _MOST_DOWNSAMPLERS:
+            del self._downsamplers[next(iter(self._downsamplers))]
         return found
 
     def gaps(self, first_seconds: float) -> list[tuple[float, float]]:

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 from neurontools.client.samples import Downsampler, HostSample, Samples, TimeAxis
 from neurontools.util.units import mean_known
 
 TREND_STEP_SECONDS = 5.0
 _Step = TypeVar("_Step")
-
-
-class _Steps(Downsampler, Protocol[_Step]):
-    @property
-    def steps(self) -> dict[int, _Step]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +46,8 @@ class Series:
     def curve(self, quantity: HostQuantity, axis: TimeAxis, per_cell: int = 1) -> Curve:
         """Returns the curve of a quantity along a time axis, with `per_cell` values for each cell."""
         step_seconds = axis.cell_seconds / per_cell
-        found = self._steps(
-            (quantity, step_seconds), partial(QuantityDownsampler, quantity, step_seconds), step_seconds
-        )
+        empty = partial(QuantityDownsampler, quantity, step_seconds)
+        found = self._steps((quantity, step_seconds), empty, step_seconds)
         numbers = axis.steps(per_cell)
         shown = [None if number is None else found.get(number) for number in numbers]
         values = tuple(
@@ -88,7 +82,7 @@ class Series:
         steps = map(found.get, range(latest - length + 1, latest + 1))
         return [None if step is None else mean_of_cores(step, first, count) for step in steps]
 
-    def _steps(self, key: object, empty: Callable[[], _Steps[_Step]], step_seconds: float) -> dict[int, _Step]:
+    def _steps(self, key: object, empty: Callable[[], Downsampler[_Step]], step_seconds: float) -> dict[int, _Step]:
         """Returns the time steps of a downsampler. The last step includes only samples up to the displayed time."""
         if key in self._cut:
             return cast("dict[int, _Step]", self._cut[key])
@@ -129,16 +123,15 @@ class QuantityStep:
             self.highest = value
 
 
-class QuantityDownsampler:
-    """Downsamples one quantity. `steps` maps the number of each time step to its values."""
+class QuantityDownsampler(Downsampler[QuantityStep]):
+    """Downsamples one quantity."""
 
     def __init__(self, quantity: HostQuantity, step_seconds: float) -> None:
-        self.steps: dict[int, QuantityStep] = {}
+        super().__init__(step_seconds)
         self._quantity = quantity
-        self.step_seconds = step_seconds
 
     def add(self, sample: HostSample) -> None:
-        """Adds the quantity's value in a sample to its time step. Samples may come in any order."""
+        """Adds the quantity's value in a sample to its time step."""
         value = self._quantity.read(sample)
         if value is None:
             return
@@ -148,10 +141,6 @@ class QuantityDownsampler:
             self.steps[number] = QuantityStep(value, 1, value, value)
         else:
             step.add(value)
-
-    def drop_before(self, first: int) -> None:
-        """Removes the time steps numbered below `first`."""
-        _forget(self.steps, first)
 
 
 @dataclass(slots=True)
@@ -164,15 +153,11 @@ class CoreStep:
     counts: list[int]
 
 
-class CoreDownsampler:
-    """Downsamples the utilization of all cores. `steps` maps the number of each time step to its values."""
-
-    def __init__(self, step_seconds: float) -> None:
-        self.steps: dict[int, CoreStep] = {}
-        self.step_seconds = step_seconds
+class CoreDownsampler(Downsampler[CoreStep]):
+    """Downsamples the utilization of all cores."""
 
     def add(self, sample: HostSample) -> None:
-        """Adds the utilization of all cores in a sample to its time step. Samples may come in any order."""
+        """Adds the utilization of all cores in a sample to its time step."""
         number = int(sample.at_seconds // self.step_seconds)
         step = self.steps.get(number)
         values = sample.utilization_ratio
@@ -191,14 +176,8 @@ class CoreDownsampler:
                     step.counts[index] += 1
                     step.means[index] = mean + (value - mean) / step.counts[index]
 
-    def drop_before(self, first: int) -> None:
-        """Removes the time steps numbered below `first`."""
-        _forget(self.steps, first)
 
-
-def _forget(steps: dict[int, QuantityStep] | dict[int, CoreStep], first: int) -> None:
-    for number in [number for number in steps if number < first]:
-        del steps[number]
+_OF_PROCESSES = ("executions_per_second", "latency_p99_seconds")  # attributes of HostSample with a value per process
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +185,7 @@ class HostQuantity:
     """A quantity that plots read from each sample, for the whole host, some physical cores or one process.
 
     For each time step, plots show the maximum of a level, such as memory, and the mean of a rate. Plots of the
-    same quantity with the same time step share a downsampler.
+    same quantity with the same time step share a downsampler. `name` is the attribute of `HostSample`.
     """
 
     name: str
@@ -217,84 +196,45 @@ class HostQuantity:
 
     def read(self, sample: HostSample) -> float | None:
         """Returns the value of the quantity in a sample; None means unknown."""
-        return _READ[self.name](self, sample)
+        values = self._known_values(sample, getattr(sample, self.name))
+        if not values:
+            return None
+        return sum(values) / len(values) if self.name == "utilization_ratio" else sum(values)
+
+    def _known_values(self, sample: HostSample, values: Sequence[float]) -> Sequence[float]:
+        """Returns the known values of the quantity's cores, of the cores of its process, or of its process."""
+        if self.pid is not None:
+            owners = sample.pids if self.name in _OF_PROCESSES else sample.owners
+            pid = self.pid
+            return [value for value, owner in zip(values, owners, strict=True) if owner == pid and value == value]
+        if self.core_count == 1:
+            found = values[self.first_core : self.first_core + 1]
+            return found if found and found[0] == found[0] else ()
+        if self.core_count:
+            values = values[self.first_core : self.first_core + self.core_count]
+        return [value for value in values if value == value]  # NaN differs from itself
 
 
 def utilization_quantity(*, first_core: int = 0, core_count: int = 0, pid: int | None = None) -> HostQuantity:
     """Returns the quantity for the mean utilization of cores, 0 to 1."""
-    return HostQuantity("utilization", False, first_core, core_count, pid)
+    return HostQuantity("utilization_ratio", False, first_core, core_count, pid)
 
 
 def memory_quantity(*, first_core: int = 0, core_count: int = 0, pid: int | None = None) -> HostQuantity:
     """Returns the quantity for the device memory in use by cores, in bytes."""
-    return HostQuantity("memory", True, first_core, core_count, pid)
+    return HostQuantity("memory_bytes", True, first_core, core_count, pid)
 
 
 def flops_quantity(*, first_core: int = 0, core_count: int = 0, pid: int | None = None) -> HostQuantity:
     """Returns the quantity for the total FLOPS of cores."""
-    return HostQuantity("flops", False, first_core, core_count, pid)
+    return HostQuantity("flops_per_second", False, first_core, core_count, pid)
 
 
 def executions_quantity(*, pid: int | None = None) -> HostQuantity:
     """Returns the quantity for finished executions per second, of one process or of all."""
-    return HostQuantity("executions", False, pid=pid)
+    return HostQuantity("executions_per_second", False, pid=pid)
 
 
 def latency_p99_quantity(pid: int) -> HostQuantity:
     """Returns the quantity for the 99th percentile of a process's total latency, in seconds."""
-    return HostQuantity("latency_p99", True, pid=pid)
-
-
-def _select_values(quantity: HostQuantity, sample: HostSample, values: Sequence[float]) -> Sequence[float]:
-    """Returns the known values of the quantity's cores, or of the cores of its process."""
-    if quantity.pid is not None:
-        pid = quantity.pid
-        return [value for value, owner in zip(values, sample.owners, strict=True) if owner == pid and value == value]
-    if quantity.core_count == 1:
-        found = values[quantity.first_core : quantity.first_core + 1]
-        return found if found and found[0] == found[0] else ()
-    if quantity.core_count:
-        values = values[quantity.first_core : quantity.first_core + quantity.core_count]
-    return [value for value in values if value == value]  # NaN differs from itself
-
-
-def _mean_utilization(quantity: HostQuantity, sample: HostSample) -> float | None:
-    ratios = _select_values(quantity, sample, sample.utilization_ratio)
-    return sum(ratios) / len(ratios) if ratios else None
-
-
-def _sum_of_memory(quantity: HostQuantity, sample: HostSample) -> float | None:
-    sizes = _select_values(quantity, sample, sample.memory_bytes)
-    return sum(sizes) if sizes else None
-
-
-def _sum_of_flops(quantity: HostQuantity, sample: HostSample) -> float | None:
-    rates = _select_values(quantity, sample, sample.flops_per_second)
-    return sum(rates) if rates else None
-
-
-def _executions(quantity: HostQuantity, sample: HostSample) -> float | None:
-    if quantity.pid is not None:
-        return _process_value(quantity.pid, sample, sample.executions_per_second)
-    rates = [value for value in sample.executions_per_second if value == value]
-    return sum(rates) if rates else None
-
-
-def _latency_p99(quantity: HostQuantity, sample: HostSample) -> float | None:
-    return None if quantity.pid is None else _process_value(quantity.pid, sample, sample.latency_p99_seconds)
-
-
-def _process_value(pid: int, sample: HostSample, values: Sequence[float]) -> float | None:
-    if pid not in sample.pids:
-        return None
-    value = values[sample.pids.index(pid)]
-    return value if value == value else None
-
-
-_READ: dict[str, Callable[[HostQuantity, HostSample], float | None]] = {
-    "utilization": _mean_utilization,
-    "memory": _sum_of_memory,
-    "flops": _sum_of_flops,
-    "executions": _executions,
-    "latency_p99": _latency_p99,
-}
+    return HostQuantity("latency_p99_seconds", True, pid=pid)

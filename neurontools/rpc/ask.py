@@ -33,7 +33,7 @@ _OTHERWISE = (EXIT_FAILURE, "the monitor daemon at {at} failed ({status}: {detai
 
 
 class NoDaemon(UserError):
-    """No daemon answers at the socket. `is_absent`: whether no daemon is running there at all."""
+    """No daemon answers at the socket. `is_absent` says whether no daemon is running there at all."""
 
     def __init__(self, text: str, exit_code: int, *, is_absent: bool) -> None:
         super().__init__(text, exit_code)
@@ -69,7 +69,6 @@ def _call_with_grpcio(socket_path: str, method: str, request: bytes, timeout_sec
 
 
 def ask_error(socket_path: str, error: CallError) -> UserError:
-    """Returns the error that tells the user why a call failed: NoDaemon, TimedOut or another UserError."""
     if isinstance(error, Unreachable):
         return _unreachable(socket_path, error)
     if not isinstance(error, RpcError):

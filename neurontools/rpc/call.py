@@ -15,6 +15,7 @@ from neurontools.rpc import http2
 TYPE_CHECKING = False  # importing typing or collections.abc takes as long as a call to the daemon
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import NoReturn
 
 MAX_REPLY_BYTES = 64 * 2**20
 
@@ -58,7 +59,7 @@ _RESET_STATUS = {
 
 
 class CallError(Exception):
-    """Base class of the errors of a gRPC call."""
+    """Base class of the errors of a call."""
 
 
 class RpcError(CallError):
@@ -109,7 +110,6 @@ class Reply(http2.Http2Stream):
         self._partial = bytearray()
 
     def receive_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Keeps the headers and trailers that a call needs; ignores all others."""
         self._headers.update((name, value) for name, value in headers if name in _NEEDED_HEADERS)
 
     def receive_data(self, data: bytes) -> None:
@@ -180,7 +180,6 @@ class CallConnection:
             raise Unreachable(error.errno, error.strerror or str(error)) from error
 
     def close(self) -> None:
-        """Closes the connection; the server cancels an open call. May be called again."""
         self._http2.close()
 
     def _begin(self, reply: Reply, method: str, request: bytes, timeout_seconds: float | None) -> None:
@@ -235,10 +234,7 @@ class UnaryConnection(CallConnection):
                 self._http2.receive()
         except BaseException as error:
             self.close()  # on an open connection, the next call would read the rest of this reply
-            failure = call_error(error)
-            if failure is None:
-                raise
-            raise failure from error
+            _raise_call_error(error)
         try:
             self._http2.flush()
         except OSError:
@@ -247,20 +243,20 @@ class UnaryConnection(CallConnection):
         return reply.messages()[0]
 
 
-def call_error(error: BaseException) -> CallError | None:
-    """Returns the CallError for an exception of the HTTP/2 connection; None for any other exception."""
+def _raise_call_error(error: BaseException) -> "NoReturn":
+    """Raises the CallError for an exception of the HTTP/2 connection. Raises any other exception again."""
     if isinstance(error, TimeoutError):
-        return RpcError(Status.DEADLINE_EXCEEDED, "no complete answer in time")
+        raise RpcError(Status.DEADLINE_EXCEEDED, "no complete answer in time") from error
     if isinstance(error, OSError):
-        return RpcError(Status.UNAVAILABLE, f"connection lost: {error.strerror}")
+        raise RpcError(Status.UNAVAILABLE, f"connection lost: {error.strerror}") from error
     if isinstance(error, http2.ConnectionEnded):
-        return RpcError(Status.UNAVAILABLE, str(error))
+        raise RpcError(Status.UNAVAILABLE, str(error)) from error
     if isinstance(error, http2.StreamReset):
         status = _RESET_STATUS.get(error.code, Status.INTERNAL)
-        return RpcError(status, f"the server reset the call (HTTP/2 error {error.code})")
+        raise RpcError(status, f"the server reset the call (HTTP/2 error {error.code})") from error
     if isinstance(error, http2.ProtocolError):
-        return UnexpectedReply(str(error))
-    return None
+        raise UnexpectedReply(str(error)) from error
+    raise error
 
 
 def _request_headers(method: str, timeout_seconds: float | None) -> list[tuple[bytes, bytes]]:
@@ -311,10 +307,7 @@ class StreamConnection(CallConnection):
                 yield from reply.messages()
             reply.check_end()
         except BaseException as error:
-            failure = call_error(error)
-            if failure is None:
-                raise
-            raise failure from error
+            _raise_call_error(error)
         finally:
             self.close()
 
@@ -342,10 +335,7 @@ class PolledStream(CallConnection):
             self._http2.flush()
         except BaseException as error:
             self.close()
-            failure = call_error(error)
-            if failure is None:
-                raise
-            raise failure from error
+            _raise_call_error(error)
 
     def fileno(self) -> int:
         """Returns the descriptor for a selector. It is readable when `messages` has something to read."""
@@ -358,13 +348,10 @@ class PolledStream(CallConnection):
         """
         try:
             self._http2.receive_available()
-            found = self._reply.messages()
-            if self._reply.is_ended and not found:
-                self._reply.check_end()
-                raise EOFError
         except BaseException as error:
-            failure = call_error(error)
-            if failure is None:
-                raise
-            raise failure from error
+            _raise_call_error(error)
+        found = self._reply.messages()
+        if self._reply.is_ended and not found:
+            self._reply.check_end()
+            raise EOFError
         return found

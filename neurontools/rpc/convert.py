@@ -258,14 +258,13 @@ class _LatePlan(_Plan):
 
 
 def _compile_function(body: str, names: dict[str, Any]) -> Callable[[Any], Any]:
-    """Compiles a function with this body, which decodes a dataclass from a message `m`."""
     # exec is safe here: the source contains only field names of our own dataclasses.
     exec(f"def read(m):\n    has = m.HasField\n{body}", names)  # noqa: S102
     return cast(Callable[[Any], Any], names["read"])
 
 
 def _prefix(enum: type[Enum]) -> str:
-    """Returns the prefix of an enum's values in neuron.proto, such as SOURCE_KIND_ for SourceKind."""
+    """Returns the prefix of an enum's names in neuron.proto, such as SOURCE_KIND_ for SourceKind."""
     return "".join(f"_{letter}" if letter.isupper() else letter.upper() for letter in enum.__name__)[1:] + "_"
 
 

@@ -35,7 +35,6 @@ def heal(socket_path: str, numbers: Iterable[int] = ()) -> int:
 
 
 def list_faults(socket_path: str) -> tuple[InjectedFault, ...]:
-    """Returns the injected faults of the daemon's host. Raises UserError if the call fails."""
     reply = ask(socket_path, "/neurontools.v1.MonitorService/GetSnapshot", b"", TIMEOUT_SECONDS)
     snapshot = neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot
     return tuple(from_message(InjectedFault, fault) for fault in snapshot.injected_faults)

@@ -1,15 +1,18 @@
 """An HTTP/2 client connection over a unix socket (RFC 9113), with one open stream at a time.
 
-Implements frames, settings and flow control; a subclass of `Http2Stream` handles the contents. No TLS, push, priorities
-or dynamic header table: a peer that uses them causes ProtocolError. Imports only C modules and `hpack`, because
-`neuron-ls` loads this module. A process with such a connection can fork safely.
+Implements frames, settings, flow control and header compression (HPACK, RFC 7541). A subclass of `Http2Stream` handles
+the contents. No TLS, push, priorities or dynamic header table: a peer that uses them causes ProtocolError. The imports
+are minimal because `neuron-ls` loads this module. A process with such a connection can fork safely.
+
+The client announces SETTINGS_HEADER_TABLE_SIZE 0, so decoding is a pure function of one header block. The client sends
+its own fields as plain literals, which every decoder must accept.
 """
 
 import _socket
 import sys
 from time import monotonic
 
-from neurontools.rpc import hpack
+from neurontools.rpc.wire import append_varint
 
 # Frame types (RFC 9113, section 6).
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PUSH_PROMISE = 0, 1, 3, 4, 5
@@ -61,7 +64,7 @@ class Http2Stream:
         self.received_bytes = 0  # bytes for which no WINDOW_UPDATE was sent yet
 
     def receive_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Handles a header block of the reply: its headers or trailers."""
+        """Handles the headers or the trailers of the reply."""
 
     def receive_data(self, data: bytes) -> None:
         """Handles a part of the reply's body."""
@@ -120,7 +123,7 @@ class Http2Connection:
         self._next_stream_id += 2
         self._stream = stream
         self._return_window()
-        self._unsent += _frame(_HEADERS, _END_HEADERS, stream.id, hpack.encode(headers))
+        self._unsent += _frame(_HEADERS, _END_HEADERS, stream.id, encode_headers(headers))
         self._send_body(stream, body)
 
     def receive(self) -> None:
@@ -241,7 +244,7 @@ class Http2Connection:
             self._unsent += _frame(_WINDOW_UPDATE, 0, stream_id, increment_bytes.to_bytes(4))
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """Handles DATA (RFC 9113, section 6.1). Padding and frames of closed streams count for flow control too."""
+        """Handles DATA. Padding and frames of closed streams count for flow control too."""
         stream = self._stream
         self._received_bytes += len(payload)
         if stream_id == stream.id:
@@ -252,7 +255,6 @@ class Http2Connection:
             self._return_window()
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """Handles HEADERS (RFC 9113, section 6.2)."""
         fragment = _unpadded(flags, payload)
         if flags & _PRIORITY:
             if len(fragment) < 5:
@@ -262,7 +264,6 @@ class Http2Connection:
         self._on_continuation(flags, stream_id, fragment)
 
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """Handles CONTINUATION (RFC 9113, section 6.10)."""
         if self._header_block is None or self._header_block[0] != stream_id:
             raise ProtocolError("CONTINUATION frame without its HEADERS")
         _, ends_stream, octets = self._header_block
@@ -273,22 +274,18 @@ class Http2Connection:
             self._header_block = None
             if stream_id == self._stream.id:
                 try:
-                    headers = hpack.decode(bytes(octets))
+                    headers = decode_headers(bytes(octets))
                 except ValueError as error:
                     raise ProtocolError(str(error)) from error
                 self._stream.receive_headers(headers)
                 self._stream.is_ended = ends_stream
 
     def _on_rst_stream(self, _flags: int, stream_id: int, payload: bytes) -> None:
-        """Handles RST_STREAM (RFC 9113, section 6.4)."""
         if stream_id == self._stream.id:
             raise StreamReset(int.from_bytes(payload[:4]))
 
     def _on_settings(self, flags: int, _stream_id: int, payload: bytes) -> None:
-        """Handles SETTINGS (RFC 9113, section 6.5).
-
-        A new initial window size also changes the window of the open stream (section 6.9.2).
-        """
+        """Handles SETTINGS. A new initial window size also changes the window of the open stream (section 6.9.2)."""
         if flags & _ACK:
             return
         if len(payload) % 6:
@@ -305,21 +302,16 @@ class Http2Connection:
         self._unsent += _frame(_SETTINGS, _ACK, 0, b"")
 
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:
-        """Refuses PUSH_PROMISE (RFC 9113, section 6.6), because the client's SETTINGS forbid it."""
-        raise ProtocolError("PUSH_PROMISE frame")
+        raise ProtocolError("PUSH_PROMISE frame")  # the client's SETTINGS forbid it
 
     def _on_ping(self, flags: int, _stream_id: int, payload: bytes) -> None:
-        """Handles PING (RFC 9113, section 6.7)."""
         if len(payload) != 8:
             raise ProtocolError("PING frame of a wrong size")
         if not flags & _ACK:
             self._unsent += _frame(_PING, _ACK, 0, payload)
 
     def _on_goaway(self, _flags: int, _stream_id: int, payload: bytes) -> None:
-        """Handles GOAWAY (RFC 9113, section 6.8).
-
-        The peer still answers streams up to the last stream ID; later streams need a new connection.
-        """
+        """Handles GOAWAY. The peer still answers streams up to the last stream ID; later ones need a new connection."""
         self._is_going_away = True
         last_stream_id = int.from_bytes(payload[:4]) & MAX_STREAM_ID
         self._goaway_text = payload[8:].decode(errors="replace")
@@ -327,7 +319,6 @@ class Http2Connection:
             raise ConnectionEnded(self._goaway_text or "the server is shutting down")
 
     def _on_window_update(self, _flags: int, stream_id: int, payload: bytes) -> None:
-        """Handles WINDOW_UPDATE (RFC 9113, section 6.9)."""
         increment = int.from_bytes(payload) & MAX_WINDOW_BYTES
         if len(payload) != 4 or not increment:
             raise ProtocolError("WINDOW_UPDATE frame without an increment")
@@ -392,3 +383,151 @@ def _unpadded(flags: int, payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise ProtocolError("padding longer than its frame")
     return payload[1 : len(payload) - payload[0]]
+
+
+# The static table of RFC 7541, Appendix A, from index 1: header names, each with its value after "=" if it has one.
+_STATIC_ENTRIES = (
+    ":authority|:method=GET|:method=POST|:path=/|:path=/index.html|:scheme=http|:scheme=https|:status=200|"
+    ":status=204|:status=206|:status=304|:status=400|:status=404|:status=500|accept-charset|"
+    "accept-encoding=gzip, deflate|accept-language|accept-ranges|accept|access-control-allow-origin|age|"
+    "allow|authorization|cache-control|content-disposition|content-encoding|content-language|content-length|"
+    "content-location|content-range|content-type|cookie|date|etag|expect|expires|from|host|if-match|"
+    "if-modified-since|if-none-match|if-range|if-unmodified-since|last-modified|link|location|max-forwards|"
+    "proxy-authenticate|proxy-authorization|range|referer|refresh|retry-after|server|set-cookie|"
+    "strict-transport-security|transfer-encoding|user-agent|vary|via|www-authenticate"
+)
+STATIC_TABLE = [(name, value) for name, _, value in (e.encode().partition(b"=") for e in _STATIC_ENTRIES.split("|"))]
+
+# The bit lengths of the Huffman codes of the 256 octets and of EOS, as base-36 digits (RFC 7541, Appendix B).
+# The lengths define a canonical code: the codes of one length count upwards in the order of the symbols.
+_HUFFMAN_CODE_LENGTHS = (
+    "dnsssssssoussussssssssusssssssss6aacd68baa8b8666555666666678f6ca"
+    "d67777777777777777777777878djde6f56565666577666567655677777fbeds"
+    "kmkkmmmnmnnnnnonoomnonnnnlmnmnnomlkmmnnlnmmolmnnllmlnmnnkmmmnmmn"
+    "qqkjmnmpqqqrrqopjlqrrqrollqqsrrrkoklmllnmmppooqnqrqqrrrrrsrrrrrq"
+    "u"
+)
+_END_OF_STRING = 256
+
+_MAX_INTEGER = 2**32  # limit of decoded integers; any valid length or index is far smaller
+
+_huffman_symbols: dict[tuple[int, int], int] | None = None  # {(bit length, code): symbol}, made at first use
+
+
+def encode_headers(headers: list[tuple[bytes, bytes]]) -> bytes:
+    """Encodes a header block with literals only: no indexing, no Huffman code (RFC 7541, section 6.2.2)."""
+    return b"".join(b"\0" + _encode_string(name) + _encode_string(value) for name, value in headers)
+
+
+def decode_headers(block: bytes) -> list[tuple[bytes, bytes]]:
+    """Decodes a complete header block (RFC 7541, section 6). Returns its fields, in order.
+
+    Raises ValueError if the block is malformed or refers to the dynamic table, whose size is always 0.
+    """
+    headers: list[tuple[bytes, bytes]] = []
+    position = 0
+    while position < len(block):
+        first = block[position]
+        if first & 0x80:  # RFC 7541, section 6.1: indexed field
+            index, position = _decode_integer(block, position, 7)
+            headers.append(_static_entry(index))
+        elif first & 0xE0 == 0x20:  # RFC 7541, section 6.3: dynamic table size update
+            size, position = _decode_integer(block, position, 5)
+            if size:
+                raise ValueError(f"dynamic table of {size} bytes where none was allowed")
+        else:  # section 6.2: literal field; "incremental indexing" (0x40) has no effect on a table of size 0
+            index, position = _decode_integer(block, position, 6 if first & 0x40 else 4)
+            if index:
+                name = _static_entry(index)[0]
+            else:
+                name, position = _decode_string(block, position)
+            value, position = _decode_string(block, position)
+            headers.append((name, value))
+    return headers
+
+
+def decode_huffman(coded: bytes) -> bytes:
+    """Decodes a Huffman-coded string (RFC 7541, section 5.2). Raises ValueError if code or padding is invalid."""
+    symbols = _huffman_symbols or _make_huffman_symbols()
+    octets = bytearray()
+    length = code = 0
+    for byte in coded:
+        for shift in range(7, -1, -1):
+            code = code << 1 | byte >> shift & 1
+            length += 1
+            symbol = symbols.get((length, code))
+            if symbol is None:
+                continue
+            if symbol == _END_OF_STRING:
+                raise ValueError("end-of-string symbol inside a Huffman-coded string")
+            octets.append(symbol)
+            length = code = 0
+    if length > 7 or code != (1 << length) - 1:
+        raise ValueError("invalid padding of a Huffman-coded string")
+    return bytes(octets)
+
+
+def _static_entry(index: int) -> tuple[bytes, bytes]:
+    if not 1 <= index <= len(STATIC_TABLE):
+        raise ValueError(f"header index {index} outside of the static table")
+    return STATIC_TABLE[index - 1]
+
+
+def _encode_string(octets: bytes) -> bytes:
+    """Encodes a string: its length with a 7-bit prefix (RFC 7541, section 5.1), then its octets (section 5.2)."""
+    remainder = len(octets) - 127
+    if remainder < 0:
+        return bytes((len(octets),)) + octets
+    length = bytearray((127,))
+    append_varint(length, remainder)
+    return bytes(length) + octets
+
+
+def _decode_integer(block: bytes, position: int, prefix_bits: int) -> tuple[int, int]:
+    """Decodes an integer (RFC 7541, section 5.1). Returns the integer and the position after it."""
+    mask = (1 << prefix_bits) - 1
+    value = _octet(block, position) & mask
+    position += 1
+    if value < mask:
+        return value, position
+    shift = 0
+    while True:
+        octet = _octet(block, position)
+        position += 1
+        value += (octet & 127) << shift
+        shift += 7
+        if value > _MAX_INTEGER or shift > 35:
+            raise ValueError("header integer too large")
+        if octet < 128:
+            return value, position
+
+
+def _decode_string(block: bytes, position: int) -> tuple[bytes, int]:
+    """Decodes a string literal (RFC 7541, section 5.2). Returns the string and the position after it."""
+    is_huffman = _octet(block, position) & 0x80
+    length, start = _decode_integer(block, position, 7)
+    end = start + length
+    if end > len(block):
+        raise ValueError("header string runs past the end of its block")
+    octets = block[start:end]
+    return (decode_huffman(octets) if is_huffman else octets), end
+
+
+def _octet(block: bytes, position: int) -> int:
+    if position >= len(block):
+        raise ValueError("header block ends inside a field")
+    return block[position]
+
+
+def _make_huffman_symbols() -> dict[tuple[int, int], int]:
+    global _huffman_symbols
+    symbols = {}
+    code = previous_length = 0
+    lengths = [int(digit, 36) for digit in _HUFFMAN_CODE_LENGTHS]
+    for length, symbol in sorted((length, symbol) for symbol, length in enumerate(lengths)):
+        code <<= length - previous_length
+        symbols[length, code] = symbol
+        code += 1
+        previous_length = length
+    _huffman_symbols = symbols  # set last: other threads must see a complete table
+    return symbols

@@ -66,7 +66,6 @@ def decode_forwarded_request(value: bytes) -> ProfileOptions:
 
 
 def encode_refusal(reason: str, text: str) -> bytes:
-    """Encodes the daemon's refusal of a profile request."""
     return b"%s %s %s\n" % (_REFUSED, reason.encode(), text.encode())
 
 
@@ -79,12 +78,10 @@ def decode_refusal(line: bytes) -> tuple[str, str]:
 
 
 def encode_failure(why: str) -> bytes:
-    """Encodes the failure message of a process that cannot make a profile."""
     return b"%s %s\n" % (_FAILED, why.encode())
 
 
 def is_failure(reply: bytes) -> bool:
-    """Whether the reply of a process starts with a failure message."""
     return reply.startswith(_FAILED + b" ")
 
 

@@ -109,7 +109,6 @@ class RequestedProfile:
         return bool(self._read)
 
     def close(self) -> None:
-        """Closes the connection. The process stops a profile that is not complete."""
         self.channel.close()
 
     def __enter__(self) -> RequestedProfile:

@@ -21,7 +21,6 @@ class RemoteAddress:
 
     @property
     def text(self) -> str:
-        """The address in the form `grpcs://HOST:PORT`."""
         return f"{SCHEME}[{self.host}]:{self.port}" if ":" in self.host else f"{SCHEME}{self.host}:{self.port}"
 
 

@@ -17,7 +17,6 @@ _stands_for: "dict[str, str]" = {}
 
 
 def attach_socket(socket: str) -> str:
-    """Returns the path of the attach socket that belongs to an API socket."""
     return socket + _ATTACH_SUFFIX
 
 

@@ -49,7 +49,6 @@ def encode_uint(number: int, value: int) -> bytes:
 
 
 def encode_bool(number: int, value: bool) -> bytes:
-    """Encodes a field of type bool."""
     return encode_uint(number, int(value))
 
 
@@ -59,7 +58,6 @@ def encode_bytes(number: int, value: bytes) -> bytes:
 
 
 def encode_string(number: int, value: str) -> bytes:
-    """Encodes a field of type string."""
     return encode_bytes(number, value.encode())
 
 

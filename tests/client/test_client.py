@@ -15,7 +15,7 @@ import pytest
 from neurontools import client
 from neurontools.client import Client, Closed, NoDaemon, Recording, TimedOut, connect, daemon_client
 from neurontools.client.recording import new_recording
-from neurontools.rpc import hpack
+from neurontools.rpc import http2
 from neurontools.util.errors import EXIT_NO_DAEMON, EXIT_PERMISSION, UserError
 from tests.harness.raw_server import HEADERS, VALID, FrameReader, RawServer
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
@@ -46,7 +46,7 @@ def test_only_a_watch_has_no_deadline(tmp_path: Path) -> None:
         while True:
             kind, _, _, payload = reader.next()
             if kind == HEADERS:
-                deadlines.append(dict(hpack.decode(payload)).get(b"grpc-timeout"))
+                deadlines.append(dict(http2.decode_headers(payload)).get(b"grpc-timeout"))
                 connection.sendall(VALID)
 
     server.behave = behave

@@ -13,7 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 
-from neurontools.rpc import hpack
+from neurontools.rpc import http2
 
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING = 0, 1, 3, 4, 6
 _END_STREAM, _END_HEADERS = 0x1, 0x4
@@ -38,7 +38,7 @@ def opened(path: str, window_bytes: int = 65535) -> socket.socket:
 
 def request(stream_id: int, method: str) -> bytes:
     """A whole call to a method of MonitorService with an empty request."""
-    headers = hpack.encode(
+    headers = http2.encode_headers(
         [
             (b":method", b"POST"),
             (b":scheme", b"http"),

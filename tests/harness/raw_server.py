@@ -4,7 +4,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from neurontools.rpc import hpack
+from neurontools.rpc import http2
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, END_HEADERS, PADDED, HAS_PRIORITY, ACK = 0x1, 0x4, 0x8, 0x20, 0x1
@@ -23,8 +23,8 @@ def setting(key: int, value: int) -> bytes:
 
 
 GREETING = frame(SETTINGS)
-HEADER_BLOCK = hpack.encode([(b":status", b"200"), (b"content-type", b"application/grpc")])
-TRAILER_BLOCK = hpack.encode([(b"grpc-status", b"0")])
+HEADER_BLOCK = http2.encode_headers([(b":status", b"200"), (b"content-type", b"application/grpc")])
+TRAILER_BLOCK = http2.encode_headers([(b"grpc-status", b"0")])
 BODY = frame(DATA, message(b"fine"), 0, 1)
 START = frame(HEADERS, HEADER_BLOCK, END_HEADERS, 1)
 END = frame(HEADERS, TRAILER_BLOCK, END_HEADERS | END_STREAM, 1)
@@ -41,7 +41,7 @@ def reply_on(stream_id: int, data: bytes, data_flags: int = 0) -> bytes:
 
 
 def trailers_only(*headers: tuple[bytes, bytes]) -> bytes:
-    block = HEADER_BLOCK + hpack.encode(list(headers))
+    block = HEADER_BLOCK + http2.encode_headers(list(headers))
     return GREETING + frame(HEADERS, block, END_HEADERS | END_STREAM, 1)
 
 

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from neurontools.rpc import hpack, wire
+from neurontools.rpc import http2, wire
 
 UINT64 = st.integers(0, 2**64 - 1)
 UINT32 = st.integers(0, 2**32 - 1)
@@ -153,10 +153,10 @@ HUFFMAN = {
 
 
 def test_huffman_codes_of_the_rfc() -> None:
-    assert {coded: hpack.decode_huffman(bytes.fromhex(coded)) for coded in HUFFMAN} == HUFFMAN
+    assert {coded: http2.decode_huffman(bytes.fromhex(coded)) for coded in HUFFMAN} == HUFFMAN
     for coded in ("00", "ff", "fffffffc", "ffffffff", "f1e3c2e5f23a6ba0ab90f4"):
         with pytest.raises(ValueError, match=r"padding|end-of-string"):
-            hpack.decode_huffman(bytes.fromhex(coded))
+            http2.decode_huffman(bytes.fromhex(coded))
 
 
 BLOCKS = {
@@ -182,25 +182,25 @@ MALFORMED = [
 
 
 def test_header_blocks_of_the_rfc() -> None:
-    assert {block: hpack.decode(bytes.fromhex(block)) for block in BLOCKS} == BLOCKS
+    assert {block: http2.decode_headers(bytes.fromhex(block)) for block in BLOCKS} == BLOCKS
     for block in MALFORMED:
         with pytest.raises(ValueError, match=r"."):
-            hpack.decode(bytes.fromhex(block))
+            http2.decode_headers(bytes.fromhex(block))
 
 
 def test_static_table_has_the_61_entries_of_appendix_a() -> None:
-    assert len(hpack.STATIC_TABLE) == 61
+    assert len(http2.STATIC_TABLE) == 61
     spots = {1: b":authority", 8: b":status", 16: b"accept-encoding", 31: b"content-type", 61: b"www-authenticate"}
-    assert {index: hpack.STATIC_TABLE[index - 1][0] for index in spots} == spots
+    assert {index: http2.STATIC_TABLE[index - 1][0] for index in spots} == spots
 
 
 @given(st.lists(st.tuples(st.binary(max_size=300), st.binary(max_size=40_000)), max_size=5), st.binary(max_size=200))
 def test_what_is_encoded_decodes_to_itself_and_rubbish_or_not_at_all(
     headers: list[tuple[bytes, bytes]], block: bytes
 ) -> None:
-    assert hpack.decode(hpack.encode(headers)) == headers
+    assert http2.decode_headers(http2.encode_headers(headers)) == headers
     try:
-        headers = hpack.decode(block)
+        headers = http2.decode_headers(block)
     except ValueError:
         return
     assert len(headers) <= len(block)

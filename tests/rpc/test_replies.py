@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from neurontools.rpc import call as calls
-from neurontools.rpc import hpack, http2
+from neurontools.rpc import http2
 from neurontools.rpc.call import (
     CallError,
     RpcError,
@@ -91,7 +91,7 @@ def call(server: RawServer, request: bytes = b"") -> bytes:
         + frame(CONTINUATION, b"", END_HEADERS, 1),
         GREETING + frame(PING, b"12345678") + frame(PING, b"12345678", ACK) + frame(SETTINGS, b"", ACK) + FINE,
         GREETING + frame(GOAWAY, (2**31 - 1).to_bytes(4) + bytes(4) + b"bye") + FINE,
-        GREETING + frame(HEADERS, hpack.encode([(b":status", b"103")]), END_HEADERS, 1) + FINE,
+        GREETING + frame(HEADERS, http2.encode_headers([(b":status", b"103")]), END_HEADERS, 1) + FINE,
         GREETING + FINE + frame(RST_STREAM, bytes(4), 0, 1),
         GREETING + frame(RST_STREAM, bytes(4), 0, 3) + frame(WINDOW_UPDATE, b"\0\0\0\1", 0, 3) + FINE,
         setting(5, 2**24 - 1) + setting(4, 2**31 - 1) + setting(0x1234, 2**32 - 1) + FINE,
@@ -488,7 +488,7 @@ def test_the_server_is_told_the_deadline_that_there_is(
         while not asked:
             kind, _, _, payload = reader.next()
             if kind == HEADERS:
-                asked.append(dict(hpack.decode(payload)))
+                asked.append(dict(http2.decode_headers(payload)))
         connection.sendall(GREETING + START + END)
 
     server.behave = behave

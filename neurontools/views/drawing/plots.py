@@ -101,7 +101,7 @@ def _one_plot(context: RenderContext, plot: Plot, axis: TimeAxis, width: int, he
     curve = context.series.curve(plot.quantity, axis, 2 if context.glyphs.is_dotted else 1)
     lines = [_plot_heading(context, plot, curve, width)]
     rows = height - 1
-    top = plot.highest or _round_up_scale(curve.highest or 0.0, is_binary=plot.quantity.name == "memory")
+    top = plot.highest or _round_up_scale(curve.highest or 0.0, is_binary=plot.quantity.name == "memory_bytes")
     left = scale_cells(width)
     for number, line in enumerate(plot_columns(curve.values, max(0, rows), context.glyphs, top)):
         mark = ""
