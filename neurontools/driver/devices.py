@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import dataclass
 
 from neurontools import catalog
 from neurontools.catalog import DeviceFamily, InstanceType
+from neurontools.driver import sysfs_files
 from neurontools.driver.environment import Roots
-from neurontools.driver.sysfs_files import (
-    ARCH_TYPE,
-    DEVICE_NAME,
-    DEVICE_NUMBER,
-    INSTANCE_TYPE,
-    read_text,
-    read_whole_file,
-)
+from neurontools.driver.sysfs_files import read_text, read_whole_file
 from neurontools.util.errors import UserError
 from neurontools.util.terminal import excerpt
 
@@ -69,7 +64,6 @@ class DeviceDirectory:
         return usual if found is None else f"{self.path}/{found}"
 
     def core_numbers(self) -> list[int]:
-        """Returns the physical cores that have a directory, ascending."""
         return sorted(list_numbered(self.path, _CORE, MAX_CORES))
 
     def core_path(self, physical_core: int) -> str:
@@ -94,15 +88,18 @@ def list_numbered(directory: str, prefix: str, limit: int) -> dict[int, str]:
     return found
 
 
+def _shown_devices(roots: Roots) -> dict[int, str]:
+    devices = list_numbered(roots.devices, _DEVICE, MAX_DEVICES)
+    return devices or list_numbered(roots.device_class, _DEVICE, MAX_DEVICES)
+
+
 def list_device_directories(roots: Roots) -> list[DeviceDirectory]:
     """Returns the devices of the host, or of the container this process runs in, sorted by index."""
-    found = list_numbered(roots.devices, _DEVICE, MAX_DEVICES) or list_numbered(
-        roots.device_class, _DEVICE, MAX_DEVICES
-    )
+    found = _shown_devices(roots)
     by_number: dict[str, int] = {}
     numbers: dict[int, str | None] = {}
     for driver_index, path in found.items():
-        number = numbers[driver_index] = read_text(f"{path}/{DEVICE_NUMBER}", 32)
+        number = numbers[driver_index] = read_text(f"{path}/{sysfs_files.DEVICE_NUMBER}", 32)
         if number:
             by_number[number] = driver_index
     given = {node: by_number[number] for node, number in _nodes(roots).items() if number in by_number}
@@ -124,15 +121,13 @@ class DeviceShare:
     __slots__ = ("allowed_indices", "fileless", "foreign_count")
 
     def __init__(self, roots: Roots, directories: list[DeviceDirectory]) -> None:
-        found = list_numbered(roots.devices, _DEVICE, MAX_DEVICES) or list_numbered(
-            roots.device_class, _DEVICE, MAX_DEVICES
-        )
+        found = _shown_devices(roots)
         self.allowed_indices: set[int] = set()
         self.fileless: set[int] = set()
-        self.foreign_count = len(found) - len(directories)
-        if self.foreign_count <= 0:
-            self.foreign_count = 0
-        elif _has_all_files(roots):
+        self.foreign_count = max(0, len(found) - len(directories))
+        if not self.foreign_count:
+            return
+        if _has_all_files(roots):
             self.foreign_count = 0
             self.fileless = found.keys() - {directory.driver_index for directory in directories}
         else:
@@ -146,15 +141,11 @@ def _has_all_files(roots: Roots) -> bool:
     In containers, and in services that systemd confines, /dev is a tmpfs with selected files.
     """
     try:
-        lines = (
-            read_whole_file(f"{roots.proc}/self/mountinfo", _MAX_MOUNTINFO_BYTES)
-            .decode("utf-8", "replace")
-            .splitlines()
-        )
+        mountinfo = read_whole_file(f"{roots.proc}/self/mountinfo", _MAX_MOUNTINFO_BYTES)
     except (OSError, ValueError):
         return False
     longest, kind = "", ""
-    for line in lines:
+    for line in mountinfo.decode("utf-8", "replace").splitlines():
         before, _, after = line.partition(" - ")
         fields = before.split(" ")
         point = fields[4] if len(fields) > 4 else ""
@@ -182,18 +173,14 @@ MAX_PCI_DEVICES = 4096
 _ADDRESS_CHARACTERS = 16
 
 
+@dataclass(frozen=True, slots=True)
 class DevicePlacement:
     """PCI address, local CPUs and NUMA node of one device. `inferred` has the names of inferred fields."""
 
-    __slots__ = ("bdf", "cpu_affinity", "inferred", "numa_node")
-
-    def __init__(
-        self, bdf: str | None, cpu_affinity: str | None, numa_node: str | None, inferred: tuple[str, ...]
-    ) -> None:
-        self.bdf = bdf
-        self.cpu_affinity = cpu_affinity
-        self.numa_node = numa_node
-        self.inferred = inferred
+    bdf: str | None
+    cpu_affinity: str | None
+    numa_node: str | None
+    inferred: tuple[str, ...]
 
 
 _FIELDS = ("bdf", "cpu_affinity", "numa_node")
@@ -257,21 +244,14 @@ def _addresses(roots: Roots, family: DeviceFamily) -> list[str]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
 class HostArchitecture:
-    """Device family and instance type of a host.
+    """Device family and instance type of a host."""
 
-    `instance_type` is the catalog entry, or None if the catalog has none. `name` is the name of the instance type, or
-    of the family if the size is unknown. `name_is_inferred` is true if the name comes from the devices, not from the
-    firmware.
-    """
-
-    __slots__ = ("family", "instance_type", "name", "name_is_inferred")
-
-    def __init__(self, family: DeviceFamily, name: str, instance_type: InstanceType | None, inferred: bool) -> None:
-        self.family = family
-        self.name = name
-        self.instance_type = instance_type
-        self.name_is_inferred = inferred
+    family: DeviceFamily
+    name: str  # of the instance type, or of the family if the size is unknown
+    instance_type: InstanceType | None  # None: the catalog has no entry
+    name_is_inferred: bool = False  # whether the name comes from the devices, not from the firmware
 
 
 def detect_architecture(roots: Roots, directories: list[DeviceDirectory]) -> HostArchitecture:
@@ -283,7 +263,7 @@ def detect_architecture(roots: Roots, directories: list[DeviceDirectory]) -> Hos
     named = _catalog_entry(product)
     # Skips the other devices if the firmware and the first device agree, as they nearly always do.
     if named is not None and directories and _score(named.family, _strings(directories[0])) == _FULL_SCORE:
-        return HostArchitecture(named.family, product, named, inferred=False)
+        return HostArchitecture(named.family, product, named)
     strings = [_strings(directory) for directory in directories]
     family = _family(strings, named)
     if family is None:
@@ -295,13 +275,13 @@ def detect_architecture(roots: Roots, directories: list[DeviceDirectory]) -> Hos
             )
         family = named.family
     if named is not None and named.family.name == family.name:
-        return HostArchitecture(family, product, named, inferred=False)
+        return HostArchitecture(family, product, named)
     if product.startswith(family.sysfs.instance_type.lower()):  # the catalog lacks this size of the family
-        return HostArchitecture(family, excerpt(product, 64), None, inferred=False)
+        return HostArchitecture(family, excerpt(product, 64), None)
     fitting = _matching_instance_types(family, len(directories))
     # The first instance type in `fitting` supplies the facts of the devices: these types differ only in their networks.
     name = fitting[0].name if len(fitting) == 1 else family.sysfs.instance_type.lower()
-    return HostArchitecture(family, name, fitting[0] if fitting else None, inferred=True)
+    return HostArchitecture(family, name, fitting[0] if fitting else None, name_is_inferred=True)
 
 
 _Strings = tuple[str | None, str | None, str | None]
@@ -309,17 +289,14 @@ _Strings = tuple[str | None, str | None, str | None]
 
 def _strings(directory: DeviceDirectory) -> _Strings:
     return (
-        read_text(directory.file_path(INSTANCE_TYPE), 64),
-        read_text(directory.file_path(DEVICE_NAME), 64),
-        read_text(directory.file_path(ARCH_TYPE), 64),
+        read_text(directory.file_path(sysfs_files.INSTANCE_TYPE), 64),
+        read_text(directory.file_path(sysfs_files.DEVICE_NAME), 64),
+        read_text(directory.file_path(sysfs_files.ARCH_TYPE), 64),
     )
 
 
 def _family(strings: list[_Strings], named: InstanceType | None) -> DeviceFamily | None:
-    """Returns the family that most devices match.
-
-    All devices of a host are of one family, so unreadable devices don't matter.
-    """
+    """Returns the family that most devices match. All devices of a host are of one family."""
     votes: dict[str, int] = {}
     first = (named.family.name,) if named else ()  # tried first, because loading another family takes time
     for name in dict.fromkeys((*first, *catalog.family_names())):
@@ -357,7 +334,6 @@ def _catalog_entry(product: str) -> InstanceType | None:
 
 
 def _matching_instance_types(family: DeviceFamily, device_count: int) -> list[InstanceType]:
-    """Returns the instance types that have this family and this number of devices."""
     prefix = family.sysfs.instance_type.lower()
     types = [catalog.load(name) for name in catalog.names() if name.startswith(prefix)]
     return [kind for kind in types if kind.family.name == family.name and kind.device_count == device_count]

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 _UNKNOWN_HOST_MEMORY = HostMemory(**{f"{category}_bytes": None for category in HOST_MEMORY_CATEGORIES})
 _FLIPPED_NODES = (1, 3)
 _FLIP = 6
-_HEXADECIMAL_DIGITS = 16
 
 # Maps the suffix of the file names node_id* and server_id* to the node count. Trainium3's names have no suffix.
 _NODE_SUFFIXES: dict[str, int | None] = {"_4": 4, "_2": 2, "": None}
@@ -233,11 +232,7 @@ def _instance(
 def _serial_number(directory: DeviceDirectory) -> str | None:
     """Returns the chip's serial number. None if unreadable: the driver's file then has only a newline."""
     text = read_text(directory.file_path(SERIAL_NUMBER), 64) or ""
-    return text if _is_hexadecimal(text) else None
-
-
-def _is_hexadecimal(text: str) -> bool:
-    return len(text) == _HEXADECIMAL_DIGITS and all(digit in "0123456789abcdef" for digit in text)
+    return text if len(text) == 16 and all(digit in "0123456789abcdef" for digit in text) else None
 
 
 def _ultraserver_id(roots: Roots) -> str | None:

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-SYSLOG_ERROR, SYSLOG_WARNING, SYSLOG_INFO = 3, 4, 6  # levels of syslog
 _LEVELS = 8
 _LARGEST = 2**64 - 1
 _ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
@@ -19,7 +18,7 @@ class KernelRecord:
     sequence: int
     microseconds: int
     text: str
-    level: int = SYSLOG_ERROR
+    level: int = 3  # error
     facility: int = 0
 
     def line(self) -> bytes:

@@ -42,7 +42,6 @@ class ProcessContext:
 
 
 def read_process_context(pid: int, started_at_unix_seconds: float | None, proc: str = "/proc") -> ProcessContext:
-    """Reads the context of the process with this PID and start time on this host."""
     files = ProcessFiles(proc, pid)
     times = files.times()
     if times is None:
@@ -163,7 +162,6 @@ class ObservedProcess:
 
     @property
     def uses_runtime(self) -> bool:
-        """Whether the process has loaded the Neuron runtime."""
         return self._runtime_version is not None
 
     @property

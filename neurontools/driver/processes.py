@@ -19,20 +19,17 @@ _MAX_VERSION_CHARACTERS = 64
 UNKNOWN_VERSION = "unknown"
 
 
+@dataclass(slots=True)
 class ProcessTimes:
     """CPU times, memory and start of a process, from /proc/PID/stat."""
 
-    __slots__ = ("cpu_system_seconds", "cpu_user_seconds", "resident_bytes", "started_at_ticks")
-
-    def __init__(self, user: float, system: float, resident_bytes: int, started_at_ticks: int) -> None:
-        self.cpu_user_seconds = user
-        self.cpu_system_seconds = system
-        self.resident_bytes = resident_bytes
-        self.started_at_ticks = started_at_ticks
+    cpu_user_seconds: float
+    cpu_system_seconds: float
+    resident_bytes: int
+    started_at_ticks: int
 
     @property
     def started_after_boot_seconds(self) -> float:
-        """Start of the process, in seconds after boot."""
         return self.started_at_ticks / _TICKS_PER_SECOND
 
 
@@ -64,7 +61,6 @@ class ProcessFiles:
         return " ".join(raw.decode("utf-8", "replace").split("\0")).strip()[:MAX_COMMAND_CHARACTERS]
 
     def uid(self) -> int | None:
-        """Reads the real user ID."""
         try:
             for line in read_bytes(f"{self._directory}/status").split(b"\n"):
                 if line.startswith(b"Uid:"):
@@ -105,7 +101,7 @@ class ProcessFiles:
 
 
 def read_boot_time(proc: str) -> float | None:
-    """Reads the Unix time of boot. None if unreadable."""
+    """Reads the Unix time of the host's boot. None if unreadable."""
     try:
         for line in read_whole_file(f"{proc}/stat", 2**20).split(b"\n"):
             if line.startswith(b"btime "):

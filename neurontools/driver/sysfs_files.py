@@ -12,13 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
-# Formats of file contents, for `str.format`. Only core_count has no newline.
-COUNT_FORMAT = "{}\n"
-TEXT_FORMAT = "{}\n"
-BARE_FORMAT = "{}"
-SERIAL_FORMAT = "{:016x}\n"
-POWER_FORMAT = "{},{:d},{:.2f},{:.2f},{:.2f}\n"
-
 _METRIC_MODE = 0o644
 _FIRST_METRIC_MODE = 0o600
 _PUBLIC_MODE = 0o444
@@ -34,7 +27,6 @@ SERIAL_NUMBERS_SINCE = (2, 15)
 OPENED_TO_USERS = (2, 28)  # all users may read core_count and connected_devices
 LIVE_COUNTERS_SINCE = (2, 30)  # runtime counters change while a process runs, not only at its end
 POWER_AND_TIME = (2, 21)
-LAST_KNOWN_VERSION = (2, 31)  # the layout from 2.31 on is not documented
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +37,6 @@ class SysfsFile:
     """
 
     path: str
-    format: str
     mode: int = _METRIC_MODE
     since: tuple[int, ...] = METRICS_SINCE
     generation: int = 1
@@ -110,8 +101,6 @@ STATUS_COUNTERS = (
 # Directories in stats/other_info of a core.
 INFERENCE_COUNT, FLOP_COUNT, TIME_IN_USE = "inference_count", "flop_count", "nc_time_in_use"
 OTHER_INFO = ("model_load_count", "reset_req_count", "reset_fail_count", INFERENCE_COUNT, FLOP_COUNT, TIME_IN_USE)
-# Counters that the driver itself counts. All other counters come from the runtime's datastore.
-DRIVER_COUNTERS = frozenset({"reset_req_count", "reset_fail_count"})
 
 # Maps files in stats/hardware of a device to fields of EccCounters.
 ECC_COUNTERS = {
@@ -160,12 +149,10 @@ _ECC_FIRST = (2, 14)
 
 
 def status_path(name: str, value: str = "total") -> str:
-    """Returns the path of a status counter, relative to the directory of a core."""
     return f"stats/status/{name}/{value}"
 
 
 def other_info_path(name: str, value: str = "total") -> str:
-    """Returns the path of a counter in stats/other_info, relative to the directory of a core."""
     return f"stats/other_info/{name}/{value}"
 
 
@@ -203,8 +190,8 @@ def _of_two_names(path: str, values: tuple[str, ...] = COUNTER_VALUES) -> Iterat
     directory = path.rpartition("/")[0]
     earlier, since = _EARLIER[path]
     earlier_directory = earlier.rpartition("/")[0]
-    yield from (SysfsFile(f"{directory}/{value}", COUNT_FORMAT, since=since) for value in values)
-    yield from (SysfsFile(f"{earlier_directory}/{value}", COUNT_FORMAT, until=since) for value in values)
+    yield from (SysfsFile(f"{directory}/{value}", since=since) for value in values)
+    yield from (SysfsFile(f"{earlier_directory}/{value}", until=since) for value in values)
 
 
 def _counters(
@@ -218,57 +205,47 @@ def _counters(
         if path(name, "total") in _EARLIER and name not in since:
             yield from _of_two_names(path(name, "total"), values)
         else:
+            begins = since.get(name, first)
             for value in values:
-                begins = since.get(name, first)
                 yield SysfsFile(
-                    path(name, value),
-                    COUNT_FORMAT,
-                    since=max(begins, CURRENT_NAMES_SINCE) if value == "peak" else begins,
+                    path(name, value), since=max(begins, CURRENT_NAMES_SINCE) if value == "peak" else begins
                 )
 
 
 DEVICE_FILES: tuple[SysfsFile, ...] = (
-    SysfsFile(CONNECTED_DEVICES, TEXT_FORMAT, _PRIVATE_MODE, since=(0,)),
-    SysfsFile(CORE_COUNT, BARE_FORMAT, _PRIVATE_MODE, since=(0,)),
-    SysfsFile("reset", COUNT_FORMAT, _RESET_MODE, since=(0,)),
-    SysfsFile(DEVICE_NUMBER, TEXT_FORMAT, _PUBLIC_MODE, since=(0,)),
-    SysfsFile("uevent", BARE_FORMAT, since=(0,)),
-    SysfsFile("info/notify_delay", COUNT_FORMAT, since=(2, 9)),
-    SysfsFile(SERIAL_NUMBER, TEXT_FORMAT, since=SERIAL_NUMBERS_SINCE, generation=2),
-    SysfsFile(ARCH_TYPE, TEXT_FORMAT, since=CURRENT_NAMES_SINCE),
-    SysfsFile(FIRST_ARCH_TYPE, TEXT_FORMAT, until=CURRENT_NAMES_SINCE),
-    SysfsFile(INSTANCE_TYPE, TEXT_FORMAT, since=CURRENT_NAMES_SINCE),
-    SysfsFile(DEVICE_NAME, TEXT_FORMAT, since=CURRENT_NAMES_SINCE),
+    SysfsFile(CONNECTED_DEVICES, _PRIVATE_MODE, since=(0,)),
+    SysfsFile(CORE_COUNT, _PRIVATE_MODE, since=(0,)),
+    SysfsFile("reset", _RESET_MODE, since=(0,)),
+    SysfsFile(DEVICE_NUMBER, _PUBLIC_MODE, since=(0,)),
+    SysfsFile("uevent", since=(0,)),
+    SysfsFile("info/notify_delay", since=(2, 9)),
+    SysfsFile(SERIAL_NUMBER, since=SERIAL_NUMBERS_SINCE, generation=2),
+    SysfsFile(ARCH_TYPE, since=CURRENT_NAMES_SINCE),
+    SysfsFile(FIRST_ARCH_TYPE, until=CURRENT_NAMES_SINCE),
+    SysfsFile(INSTANCE_TYPE, since=CURRENT_NAMES_SINCE),
+    SysfsFile(DEVICE_NAME, since=CURRENT_NAMES_SINCE),
     *(
-        SysfsFile(f"stats/hardware/{name}", COUNT_FORMAT, since=_ECC_SINCE.get(name, _ECC_FIRST), generation=2)
+        SysfsFile(f"stats/hardware/{name}", since=_ECC_SINCE.get(name, _ECC_FIRST), generation=2)
         for name in ECC_COUNTERS
         if "uncorrected" in name
     ),
     *(
-        SysfsFile(f"stats/hardware/{name}", COUNT_FORMAT, since=LIVE_COUNTERS_SINCE, generation=3)
+        SysfsFile(f"stats/hardware/{name}", since=LIVE_COUNTERS_SINCE, generation=3)
         for name in ECC_COUNTERS
         if "uncorrected" not in name
     ),
-    SysfsFile(UNHEALTHY_COMPONENTS, TEXT_FORMAT, since=LIVE_COUNTERS_SINCE, generation=3),
-    SysfsFile(POWER_UTILIZATION, TEXT_FORMAT, since=POWER_AND_TIME),
+    SysfsFile(UNHEALTHY_COMPONENTS, since=LIVE_COUNTERS_SINCE, generation=3),
+    SysfsFile(POWER_UTILIZATION, since=POWER_AND_TIME),
     *_counters(host_memory_path, HOST_MEMORY_CATEGORIES, _MEMORY_SINCE, MEMORY_CATEGORIES, MEMORY_VALUES),
 )
 
 CORE_FILES: tuple[SysfsFile, ...] = (
-    SysfsFile(ARCH_TYPE, TEXT_FORMAT, since=CURRENT_NAMES_SINCE),
+    SysfsFile(ARCH_TYPE, since=CURRENT_NAMES_SINCE),
     *_counters(status_path, STATUS_COUNTERS, _STATUS_SINCE),
     *_counters(core_memory_path, ("host_mem", "device_mem"), {}, values=MEMORY_VALUES),
     *_counters(device_memory_path, DEVICE_MEMORY_CATEGORIES, _MEMORY_SINCE, MEMORY_CATEGORIES, MEMORY_VALUES),
     *_counters(other_info_path, OTHER_INFO, _OTHER_INFO_SINCE),
-    SysfsFile("stats/tensor_engine/pe_cntrs", TEXT_FORMAT, since=(2, 23), generation=2),
-)
-
-# Files about the whole host, relative to the root of sysfs.
-CLASS_FILES: tuple[SysfsFile, ...] = (
-    *(SysfsFile(f"class/neuron_device/node_id_{nodes}", COUNT_FORMAT, _PUBLIC_MODE, since=(0,)) for nodes in (2, 4)),
-    *(SysfsFile(f"class/neuron_device/server_id_{nodes}", SERIAL_FORMAT, _PUBLIC_MODE, since=(0,)) for nodes in (2, 4)),
-    SysfsFile("class/neuron_device/ultraserver_mode", TEXT_FORMAT, _PUBLIC_MODE, since=(0,)),
-    SysfsFile("module/neuron/version", TEXT_FORMAT, _PUBLIC_MODE, since=(0,)),
+    SysfsFile("stats/tensor_engine/pe_cntrs", since=(2, 23), generation=2),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 from neurontools.driver.sysfs_files import CORE_FILES, DEVICE_FILES, POWER_UTILIZATION, SysfsFile, path_in_version
 
@@ -46,40 +47,26 @@ class FileIndex:
         )
 
 
+@dataclass(slots=True)
 class FileLocations:
-    """The paths of the expected files of one device, relative to the device's directory.
+    """The paths of the expected files of one device, relative to the device's directory."""
 
-    `core` has the path parts before and after the number of the core. `moved` maps usual paths to paths found by name.
-    `missing` files were not found; `ambiguous` files were found more than once. `is_cut` means that the search was
-    incomplete.
-    """
-
-    __slots__ = ("ambiguous", "core", "device", "is_cut", "missing", "moved")
-
-    def __init__(self) -> None:
-        self.device: dict[str, str] = {}
-        self.core: dict[str, _CorePlace] = {}
-        self.moved: dict[str, str] = {}
-        self.missing: tuple[str, ...] = ()
-        self.ambiguous: tuple[str, ...] = ()
-        self.is_cut = False
+    device: dict[str, str]
+    core: dict[str, _CorePlace]
+    moved: dict[str, str]  # maps usual paths to paths found by name
+    missing: tuple[str, ...] = ()  # files that were not found
+    ambiguous: tuple[str, ...] = ()  # files that were found more than once
+    is_cut: bool = False  # whether the search was incomplete
 
     @property
     def has_no_match(self) -> bool:
         """Whether none of the expected files was found."""
-        return bool(self.missing or self.ambiguous) and not (self.device or self.core)
+        return not self.is_complete and not (self.device or self.core)
 
     @property
     def is_complete(self) -> bool:
         """Whether all expected files were found, moved or not."""
         return not (self.missing or self.ambiguous)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FileLocations) and all(
-            getattr(self, name) == getattr(other, name) for name in self.__slots__
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class FileLocator:
@@ -96,9 +83,9 @@ class FileLocator:
         self, directory: str, cores: list[int], device_files: list[str], core_files: list[str], version: tuple[int, ...]
     ) -> FileLocations:
         """Returns the paths of these files for a device with these physical cores and this driver version."""
-        locations = FileLocations()
-        locations.device = {path: path_in_version(path, version) for path in device_files}
-        locations.core = {path: (_CORE, f"/{path_in_version(path, version)}") for path in core_files}
+        device = {path: path_in_version(path, version) for path in device_files}
+        core = {path: (_CORE, f"/{path_in_version(path, version)}") for path in core_files}
+        locations = FileLocations(device, core, {})
         lost = [path for path, place in locations.device.items() if not _is_there(directory, place)]
         lost_of_cores = [
             path for path, place in locations.core.items() if not _is_core_file_there(directory, place, cores)

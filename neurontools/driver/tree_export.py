@@ -10,42 +10,11 @@ from collections.abc import Iterable, Mapping
 from neurontools import catalog
 from neurontools.catalog import DeviceFamily
 from neurontools.catalog.facts import simulated_server_id
+from neurontools.driver import sysfs_files as sysfs
 from neurontools.driver.environment import LNC, PROCESS_TAG, VISIBLE_CORES, Roots
 from neurontools.driver.inventory import flip_core_position, is_flipped
 from neurontools.driver.process_context import SYNTHETIC
 from neurontools.driver.processes import read_boot_time
-from neurontools.driver.sysfs_files import (
-    ARCH_TYPE,
-    CONNECTED_DEVICES,
-    CORE_COUNT,
-    CORE_FILES,
-    DEVICE_FILES,
-    DEVICE_MEMORY_CATEGORIES,
-    DEVICE_NAME,
-    DEVICE_NUMBER,
-    ECC_COUNTERS,
-    FIRST_ARCH_TYPE,
-    FLOP_COUNT,
-    HOST_MEMORY_CATEGORIES,
-    INFERENCE_COUNT,
-    INSTANCE_TYPE,
-    LIVE_COUNTERS_SINCE,
-    POWER_FORMAT,
-    POWER_UTILIZATION,
-    SERIAL_NUMBER,
-    STATUS_COUNTERS,
-    TIME_IN_USE,
-    UNHEALTHY_COMPONENTS,
-    SysfsFile,
-    core_memory_path,
-    device_memory_path,
-    files_for_driver,
-    host_memory_path,
-    other_info_path,
-    parse_driver_version,
-    path_in_version,
-    status_path,
-)
 from neurontools.driver.tree_writer import TreeWriter
 from neurontools.model import Device, Instance, NeuronCore, PowerUtilization, Process, Snapshot
 from neurontools.util.errors import UserError
@@ -68,7 +37,7 @@ class ExportedTree:
     """
 
     def __init__(self, directory: str, snapshot: Snapshot, driver_version: str = DRIVER_VERSION) -> None:
-        version = parse_driver_version(driver_version)
+        version = sysfs.parse_driver_version(driver_version)
         if version is None:
             raise ValueError(f"{driver_version!r} is not a driver version; give one such as {DRIVER_VERSION}")
         self._kind = catalog.load(snapshot.instance.instance_type)
@@ -95,12 +64,10 @@ class ExportedTree:
 
     @property
     def directory(self) -> str:
-        """The absolute path of the tree."""
         return self._writer.directory
 
     @property
     def roots(self) -> Roots:
-        """The `Roots` with which a reader opens this tree."""
         base = self.directory
         return Roots(f"{base}/sys", f"{base}/proc", f"{base}/dev")
 
@@ -117,7 +84,6 @@ class ExportedTree:
         self._update_processes(snapshot.processes)
 
     def close(self) -> None:
-        """Removes the tree."""
         self._writer.close()
 
     def __enter__(self) -> ExportedTree:
@@ -166,14 +132,8 @@ class ExportedTree:
         return {suffix: (node.index, simulated_server_id(instance.ultraserver_id))}
 
     def _add_device(self, device: Device) -> ExportedDevice:
-        family = self._kind.family
-        added = ExportedDevice(
-            self._writer,
-            f"{_SYSFS}/neuron{device.index}",
-            family,
-            self._core_map(device.index),
-            self._version,
-        )
+        family, core_map = self._kind.family, self._core_map(device.index)
+        added = ExportedDevice(self._writer, f"{_SYSFS}/neuron{device.index}", family, core_map, self._version)
         self._writer.link(f"{_CLASS}/neuron{device.index}", f"../../devices/virtual/neuron_device/neuron{device.index}")
         self._writer.link(f"{_SYSFS}/neuron{device.index}/subsystem", "../../../../class/neuron_device")
         self._writer.write(f"dev/neuron{device.index}", "", 0o666)
@@ -200,7 +160,7 @@ class ExportedTree:
         for process in processes:
             exported = self._processes.get(process.pid)
             if exported is None:
-                exported = self._processes[process.pid] = ExportedProcess(self._writer, "proc", process)
+                exported = self._processes[process.pid] = ExportedProcess(self._writer, process)
             exported.update(process, self._boot)
 
 
@@ -223,7 +183,7 @@ class ExportedDevice:
     ) -> None:
         self._writer = writer
         self._directory = directory
-        files = files_for_driver(DEVICE_FILES, driver_version, family.generation)
+        files = sysfs.files_for_driver(sysfs.DEVICE_FILES, driver_version, family.generation)
         self._files = {file.path: file for file in files}
         self._family = family
         self._counters = export_counters(writer, directory, files)
@@ -231,9 +191,8 @@ class ExportedDevice:
             ExportedCore(
                 writer,
                 f"{directory}/neuron_core{physical}",
-                family.sysfs.arch_type_core,
+                family,
                 driver_version,
-                family.generation,
                 _CORE_HOST_BYTES if physical else _FIRST_CORE_HOST_BYTES,
             )
             for physical in core_map
@@ -249,20 +208,20 @@ class ExportedDevice:
             self._before = device
             for path, text in _identity_texts(device, self._family).items():
                 self._write(path, text)
-            for name, field in ECC_COUNTERS.items():
+            for name, field in sysfs.ECC_COUNTERS.items():
                 self._write(f"stats/hardware/{name}", f"{getattr(device.ecc, field) or 0}\n")
-            for category in HOST_MEMORY_CATEGORIES:
-                counter = self._counters.get(host_memory_path(category).rpartition("/")[0])
+            for category in sysfs.HOST_MEMORY_CATEGORIES:
+                counter = self._counters.get(sysfs.host_memory_path(category).rpartition("/")[0])
                 if counter is not None:
                     counter.set(getattr(device.host_memory, f"{category}_bytes") or 0)
-            self._write(POWER_UTILIZATION, format_power(device.power))
+            self._write(sysfs.POWER_UTILIZATION, format_power(device.power))
         for position, exported in enumerate(self._cores):
             core = cores.get(position)
             if core is not None:
                 exported.update(core, owners.get(core.index))
 
     def _write(self, path: str, text: str) -> None:
-        file: SysfsFile | None = self._files.get(path)
+        file: sysfs.SysfsFile | None = self._files.get(path)
         if file is not None:
             self._writer.write(f"{self._directory}/{path}", text, file.mode)
 
@@ -270,27 +229,26 @@ class ExportedDevice:
 def format_power(power: PowerUtilization | None) -> str:
     """Returns the text of the power file: status, Unix seconds, and percentages of the device's maximum power."""
     if power is None:
-        return POWER_FORMAT.format("POWER_STATUS_NO_DATA", 0, 0.0, 0.0, 0.0)
+        return "POWER_STATUS_NO_DATA,0,0.00,0.00,0.00\n"
     ratios = (power.minimum_ratio, power.maximum_ratio, power.average_ratio)
-    percentages = [100 * ratio if math.isfinite(ratio) else 0.0 for ratio in ratios]
-    return POWER_FORMAT.format("POWER_STATUS_VALID", int(power.sampled_at_unix_seconds), *percentages)
+    percentages = ",".join(f"{100 * ratio if math.isfinite(ratio) else 0.0:.2f}" for ratio in ratios)
+    return f"POWER_STATUS_VALID,{int(power.sampled_at_unix_seconds)},{percentages}\n"
 
 
 def _identity_texts(device: Device, family: DeviceFamily) -> dict[str, str]:
-    sysfs = family.sysfs
     return {
-        CONNECTED_DEVICES: ", ".join(map(str, device.connected_to)) + "\n",
-        CORE_COUNT: str(family.physical_cores_per_device),
+        sysfs.CONNECTED_DEVICES: ", ".join(map(str, device.connected_to)) + "\n",
+        sysfs.CORE_COUNT: str(family.physical_cores_per_device),
         "reset": "1\n",
-        DEVICE_NUMBER: f"{DEVICE_MAJOR}:{device.index}\n",
+        sysfs.DEVICE_NUMBER: f"{DEVICE_MAJOR}:{device.index}\n",
         "uevent": f"MAJOR={DEVICE_MAJOR}\nMINOR={device.index}\nDEVNAME=neuron{device.index}\n",
         "info/notify_delay": "-1\n",
-        SERIAL_NUMBER: f"{device.serial_number or ''}\n",
-        ARCH_TYPE: f"{sysfs.arch_type_device}\n",
-        FIRST_ARCH_TYPE: f"{sysfs.arch_type_device.removeprefix('ND')}\n",
-        INSTANCE_TYPE: f"{sysfs.instance_type}\n",
-        DEVICE_NAME: f"{sysfs.device_name}\n",
-        UNHEALTHY_COMPONENTS: "\n",
+        sysfs.SERIAL_NUMBER: f"{device.serial_number or ''}\n",
+        sysfs.ARCH_TYPE: f"{family.sysfs.arch_type_device}\n",
+        sysfs.FIRST_ARCH_TYPE: f"{family.sysfs.arch_type_device.removeprefix('ND')}\n",
+        sysfs.INSTANCE_TYPE: f"{family.sysfs.instance_type}\n",
+        sysfs.DEVICE_NAME: f"{family.sysfs.device_name}\n",
+        sysfs.UNHEALTHY_COMPONENTS: "\n",
     }
 
 
@@ -317,7 +275,7 @@ ERRORS = {
 
 # Counters that injected faults increase. Their values come from the core's status, not from process reports.
 _OF_HARDWARE = tuple(
-    name for name in STATUS_COUNTERS if name.startswith(("hw_", "oob_", "execute_sw_")) and name != "hw_error"
+    name for name in sysfs.STATUS_COUNTERS if name.startswith(("hw_", "oob_", "execute_sw_")) and name != "hw_error"
 )
 
 
@@ -352,7 +310,7 @@ class ExportedCounter:
 
 
 def export_counters(
-    writer: TreeWriter, directory: str, files: Iterable[SysfsFile], initial: Mapping[str, int] | None = None
+    writer: TreeWriter, directory: str, files: Iterable[sysfs.SysfsFile], initial: Mapping[str, int] | None = None
 ) -> dict[str, ExportedCounter]:
     """Writes the counters that `files` contains and returns them by directory. `initial` has their start values."""
     modes = {file.path: file.mode for file in files}
@@ -372,20 +330,19 @@ class ExportedCore:
         self,
         writer: TreeWriter,
         directory: str,
-        arch_type: str,
+        family: DeviceFamily,
         driver_version: tuple[int, ...],
-        generation: int,
         host_memory_bytes: int,
     ) -> None:
-        self._is_live = driver_version >= LIVE_COUNTERS_SINCE
+        self._is_live = driver_version >= sysfs.LIVE_COUNTERS_SINCE
         self._before: NeuronCore | None = None
         self._version = driver_version
         self._kept: dict[str, int] = {}
-        files = files_for_driver(CORE_FILES, driver_version, generation)
-        resets = path_in_version(other_info_path("reset_req_count"), driver_version).rpartition("/")[0]
+        files = sysfs.files_for_driver(sysfs.CORE_FILES, driver_version, family.generation)
+        resets = sysfs.path_in_version(sysfs.other_info_path("reset_req_count"), driver_version).rpartition("/")[0]
         initial = {resets: 1, "stats/memory_usage/host_mem": host_memory_bytes}
         self._counters = export_counters(writer, directory, files, initial)
-        texts = {ARCH_TYPE: f"{arch_type}\n", PE_COUNTERS: _PE_TEXT}
+        texts = {sysfs.ARCH_TYPE: f"{family.sysfs.arch_type_core}\n", PE_COUNTERS: _PE_TEXT}
         for file in files:
             if file.path in texts:
                 writer.write(f"{directory}/{file.path}", texts[file.path], file.mode)
@@ -400,11 +357,11 @@ class ExportedCore:
 
     def _memory(self, core: NeuronCore) -> None:
         total = 0
-        for category in DEVICE_MEMORY_CATEGORIES:
+        for category in sysfs.DEVICE_MEMORY_CATEGORIES:
             size_bytes = getattr(core.memory, f"{category}_bytes") or 0
             total += size_bytes
-            self._set(device_memory_path(category), size_bytes)
-        self._set(core_memory_path("device_mem"), total)
+            self._set(sysfs.device_memory_path(category), size_bytes)
+        self._set(sysfs.core_memory_path("device_mem"), total)
 
     def _counts(self, core: NeuronCore, owner: Process | None) -> None:
         failed = 0
@@ -414,18 +371,18 @@ class ExportedCore:
         own = 0
         for name in _OF_HARDWARE if core.status is not None else ():
             count = getattr(core.status, f"{name}_total") or 0
-            self._set(status_path(name), count)
-            own += count if status_path(name).rpartition("/")[0] in self._counters else 0
+            self._set(sysfs.status_path(name), count)
+            own += count if sysfs.status_path(name).rpartition("/")[0] in self._counters else 0
         for field, name in ERRORS.items():
             count = None if owner is None else getattr(owner.errors, field, None)
             self._count(name, max(0, count - own) if count is not None and name == "hw_error" else count)
         executions = core.executions_total or 0
         succeeded = max(0, executions - failed)
-        self._set(status_path("success"), succeeded)
-        self._set(other_info_path(INFERENCE_COUNT), succeeded)
-        self._set(other_info_path(FLOP_COUNT), core.flop_total or 0)
+        self._set(sysfs.status_path("success"), succeeded)
+        self._set(sysfs.other_info_path(sysfs.INFERENCE_COUNT), succeeded)
+        self._set(sysfs.other_info_path(sysfs.FLOP_COUNT), core.flop_total or 0)
         busy = round((core.busy_seconds_total or 0.0) * MICROSECONDS)
-        self._set(other_info_path(TIME_IN_USE), busy)
+        self._set(sysfs.other_info_path(sysfs.TIME_IN_USE), busy)
 
     def _count(self, name: str, now: int | None) -> int:
         """Sets a status counter and returns its value.
@@ -433,7 +390,7 @@ class ExportedCore:
         The counter never decreases, although the counts of a new owner start at zero.
         """
         count = self._kept[name] = max(self._kept.get(name, 0), now or 0)
-        self._set(path_in_version(status_path(name), self._version), count)
+        self._set(sysfs.path_in_version(sysfs.status_path(name), self._version), count)
         return count
 
     def _set(self, path: str, value: int) -> None:
@@ -450,9 +407,9 @@ _FIRST_DESCRIPTOR = 3
 class ExportedProcess:
     """Writes the /proc directory of a process, with descriptor links to its device files."""
 
-    def __init__(self, writer: TreeWriter, proc: str, process: Process) -> None:
+    def __init__(self, writer: TreeWriter, process: Process) -> None:
         self._writer = writer
-        self._directory = f"{proc}/{process.pid}"
+        self._directory = f"proc/{process.pid}"
         self._write_identity(process)
 
     def update(self, process: Process, boot_unix_seconds: float) -> None:
@@ -469,14 +426,10 @@ class ExportedProcess:
         self._writer.write(f"{self._directory}/stat", f"{process.pid} (process) {' '.join(fields)}\n", 0o444)
 
     def close(self) -> None:
-        """Removes the directory of the process."""
         self._writer.remove(self._directory)
 
     def _write_identity(self, process: Process) -> None:
-        environment = {
-            PROCESS_TAG: process.tag,
-            LNC: str(process.logical_neuroncore_config),
-        }
+        environment = {PROCESS_TAG: process.tag, LNC: str(process.logical_neuroncore_config)}
         if process.synthetic:
             environment[SYNTHETIC] = "1"
         if process.neuroncore_indices:

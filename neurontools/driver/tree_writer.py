@@ -161,7 +161,6 @@ def check_directory(directory: str) -> None:
 
 @contextlib.contextmanager
 def _user_errors(directory: str) -> Iterator[None]:
-    """Context manager that converts OSError to UserError."""
     try:
         yield
     except NotTrusted as error:
