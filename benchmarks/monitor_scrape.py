@@ -16,9 +16,8 @@ from http.client import HTTPConnection
 
 from neurontools.exporters.exposition import Exposition, metrics_page
 from neurontools.exporters.snapshot_metrics import SnapshotMetrics
-from neurontools.net.http_access import HttpAccess, HttpPage, Site
-from neurontools.net.http_messages import CompressibleDocument
 from neurontools.net.http_server import HttpLimits, HttpServer
+from neurontools.net.http_site import CompressibleDocument, HttpAccess, HttpPage, Site
 from tests.harness.scenario_host import ScenarioHost
 
 SCRAPES = 200

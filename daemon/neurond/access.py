@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neurond.settings import Settings
-from neurontools.net.http_access import HostCheck, HttpAccess
+from neurontools.net.http_site import HostCheck, HttpAccess
 from neurontools.net.tls import ServerFiles, ServerTls, Subjects
 from neurontools.util.errors import EXIT_USAGE, UserError
 

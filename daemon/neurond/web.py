@@ -10,7 +10,7 @@ from neurond.settings import Settings
 from neurond.snapshots.store import SnapshotStore
 from neurontools.client.feed import Feed, FeedState, FeedStatus
 from neurontools.client.timeline import Moment, MomentBuilder, PastMomentBuilder
-from neurontools.net.http_access import HostCheck, HttpAccess, HttpPage
+from neurontools.net.http_site import HostCheck, HttpAccess, HttpPage
 from neurontools.net.tls import Role
 from neurontools.web.browser_access import BrowserSessions, RequestGuard
 from neurontools.web.page_views import HostView

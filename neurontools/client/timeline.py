@@ -10,8 +10,7 @@ from operator import attrgetter
 
 from neurontools.client.events import HostEvent, events_between
 from neurontools.client.packing import PackedMessage, Packer
-from neurontools.client.samples import HostSample, Samples, sample_snapshot
-from neurontools.client.series import Series
+from neurontools.client.samples import HostSample, Samples, Series, sample_snapshot
 from neurontools.model import Snapshot
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.rpc import neuron_pb2

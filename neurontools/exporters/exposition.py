@@ -12,8 +12,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Protocol
 
-from neurontools.net.http_access import Handler
-from neurontools.net.http_messages import CompressedPart, CompressibleDocument, HttpRequest, HttpResponse
+from neurontools.net.http_site import CompressedPart, CompressibleDocument, Handler, HttpRequest, HttpResponse
 from neurontools.util.terminal import escape_controls
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

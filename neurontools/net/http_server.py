@@ -15,11 +15,11 @@ from typing import Any
 import h11
 
 from neurontools.net.acceptor import Acceptor, ConnectionLimiter, ConnectionSlot, client_key, listeners, wait_readable
-from neurontools.net.http_access import Site
-from neurontools.net.http_messages import (
+from neurontools.net.http_site import (
     CompressibleDocument,
     HttpRequest,
     HttpResponse,
+    Site,
     accepts_gzip,
     refusal,
     request_of,

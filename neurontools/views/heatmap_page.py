@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 
-from neurontools.client.samples import TimeAxis
-from neurontools.client.series import CoreStep, mean_of_cores
+from neurontools.client.samples import CoreStep, TimeAxis, mean_of_cores
 from neurontools.model import LogicalNeuronCore
 from neurontools.util import units
 from neurontools.views.drawing.core_grid import owner_text

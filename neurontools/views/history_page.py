@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from neurontools.client.samples import TimeAxis
-from neurontools.client.series import executions_quantity, flops_quantity, memory_quantity, utilization_quantity
+from neurontools.client.samples import (
+    TimeAxis,
+    executions_quantity,
+    flops_quantity,
+    memory_quantity,
+    utilization_quantity,
+)
 from neurontools.model.health import verdicts
 from neurontools.util import units
 from neurontools.views.drawing.figures import ProcessFigures

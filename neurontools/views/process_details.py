@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from neurontools import catalog
-from neurontools.client.series import (
+from neurontools.client.samples import (
     executions_quantity,
     flops_quantity,
     latency_p99_quantity,

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
-from neurontools.net.http_access import HostCheck, HttpAccess
-from neurontools.net.http_messages import HttpRequest, HttpResponse, refusal
+from neurontools.net.http_site import HostCheck, HttpAccess, HttpRequest, HttpResponse, refusal
 
 SECURITY_HEADERS = (
     (

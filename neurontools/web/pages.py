@@ -10,11 +10,11 @@ from importlib.resources import files
 from typing import Protocol
 from urllib.parse import parse_qs, quote, unquote
 
-from neurontools.net.http_access import HttpPage
-from neurontools.net.http_messages import (
+from neurontools.net.http_site import (
     PLAIN_TEXT,
     CompressedPart,
     CompressibleDocument,
+    HttpPage,
     HttpRequest,
     HttpResponse,
     refusal,

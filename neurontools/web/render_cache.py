@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
 
-from neurontools.net.http_messages import CompressedPart, CompressibleDocument
+from neurontools.net.http_site import CompressedPart, CompressibleDocument
 from neurontools.web.markup import Row
 from neurontools.web.page_query import PageQuery
 

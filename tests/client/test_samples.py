@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neurontools.client.samples import Samples, sample_snapshot
-from neurontools.client.series import Series, executions_quantity, flops_quantity, memory_quantity, utilization_quantity
+from neurontools.client.samples import (
+    Samples,
+    Series,
+    executions_quantity,
+    flops_quantity,
+    memory_quantity,
+    sample_snapshot,
+    utilization_quantity,
+)
 from neurontools.client.timeline import HostTimeline, Moment, MomentBuilder, PastMomentBuilder
 from neurontools.rpc import neuron_pb2
 from tests.harness.examples import examples

@@ -10,8 +10,8 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
-from neurontools.net.http_access import Site
 from neurontools.net.http_server import HttpLimits, HttpServer
+from neurontools.net.http_site import Site
 from tests.harness.waiting import HANG_SECONDS
 from tests.harness.web_site import Site as Client
 

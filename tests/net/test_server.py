@@ -16,9 +16,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.net.http_access import HostCheck, HttpAccess, HttpPage, Site, read_token
-from neurontools.net.http_messages import CompressedPart, CompressibleDocument, HttpRequest, HttpResponse, accepts_gzip
 from neurontools.net.http_server import HttpLimits
+from neurontools.net.http_site import (
+    CompressedPart,
+    CompressibleDocument,
+    HostCheck,
+    HttpAccess,
+    HttpPage,
+    HttpRequest,
+    HttpResponse,
+    Site,
+    accepts_gzip,
+    read_token,
+)
 from neurontools.net.tls import FileProblem, ServerFiles, ServerTls
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.connections import client_hello, is_closed

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neurontools.client.events import EventSeverity, HostEvent, events_between
-from neurontools.client.samples import Samples, sample_snapshot
-from neurontools.client.series import Series
+from neurontools.client.samples import Samples, Series, sample_snapshot
 from neurontools.model import health
 from neurontools.model.process import Job
 from neurontools.rpc.convert import to_message

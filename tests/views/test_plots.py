@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from neurontools.client.events import EventSeverity, HostEvent
-from neurontools.client.series import utilization_quantity
+from neurontools.client.samples import utilization_quantity
 from neurontools.client.timeline import HostTimeline
 from neurontools.model import DeviceMemory
 from neurontools.views.drawing.glyphs import ASCII, BLOCKS, UNICODE, Glyphs, glyphs_for

@@ -17,7 +17,7 @@ from neurontools.exporters.exposition import Exposition, FamilyDefinition, Metri
 from neurontools.exporters.process_families import process_families
 from neurontools.exporters.snapshot_metrics import HostErrorTotals, SnapshotMetrics
 from neurontools.model import Snapshot
-from neurontools.net.http_messages import CompressibleDocument
+from neurontools.net.http_site import CompressibleDocument
 
 if TYPE_CHECKING:
     from neurond.exports.metrics_pages import MetricsPages

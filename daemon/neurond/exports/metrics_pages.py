@@ -11,9 +11,8 @@ from neurond.snapshots.store import SnapshotStore
 from neurond.system.lifecycle import raise_file_limit
 from neurontools.exporters.exposition import Exporter, metrics_page
 from neurontools.net.acceptor import listen_address
-from neurontools.net.http_access import HttpPage, Site
-from neurontools.net.http_messages import HttpRequest, HttpResponse, refusal
 from neurontools.net.http_server import HttpLimits, HttpServer
+from neurontools.net.http_site import HttpPage, HttpRequest, HttpResponse, Site, refusal
 from neurontools.util.errors import EXIT_FAILURE, UserError
 
 if TYPE_CHECKING:

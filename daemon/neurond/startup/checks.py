@@ -19,7 +19,7 @@ from neurontools import catalog
 from neurontools.catalog.facts import check_ultraserver_place
 from neurontools.driver.tree_writer import check_directory
 from neurontools.net.acceptor import listen_address
-from neurontools.net.http_access import is_loopback, require_auth_off_loopback
+from neurontools.net.http_site import is_loopback, require_auth_off_loopback
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 _LISTENER_SETTINGS = {

@@ -12,9 +12,8 @@ from neurontools.cli.line import INFORMATION_OPTIONS, Option, parse_options, pri
 from neurontools.exporters.exposition import Exposition, metrics_page
 from neurontools.exporters.process_families import process_families
 from neurontools.exporters.record_metrics import RecordMetrics, RecordProblem
-from neurontools.net.http_access import HttpAccess, HttpPage, Site
-from neurontools.net.http_messages import CompressibleDocument, HttpResponse
 from neurontools.net.http_server import HttpLimits, HttpServer
+from neurontools.net.http_site import CompressibleDocument, HttpAccess, HttpPage, HttpResponse, Site
 from neurontools.util.command_lifecycle import run_command, write_document, write_stderr
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 

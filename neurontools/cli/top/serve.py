@@ -14,9 +14,17 @@ from neurontools.client.feed import Feed, LiveFeed
 from neurontools.client.timeline import LIVE_BYTES
 from neurontools.fleet.feed import DirectFeed, FleetFeed
 from neurontools.net.acceptor import listen_address
-from neurontools.net.http_access import HostCheck, HttpAccess, HttpPage, Site, require_auth_off_loopback
-from neurontools.net.http_messages import HttpRequest, HttpResponse, refusal
 from neurontools.net.http_server import HttpLimits, HttpServer
+from neurontools.net.http_site import (
+    HostCheck,
+    HttpAccess,
+    HttpPage,
+    HttpRequest,
+    HttpResponse,
+    Site,
+    refusal,
+    require_auth_off_loopback,
+)
 from neurontools.net.tls import Role, ServerFiles, ServerTls
 from neurontools.util.command_lifecycle import EndedBySignal, write_stderr
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from neurontools.client.events import EventSeverity, HostEvent
-from neurontools.client.samples import TimeAxis
-from neurontools.client.series import Curve, HostQuantity
+from neurontools.client.samples import Curve, HostQuantity, TimeAxis
 from neurontools.util import units
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.lines import Line, Run, cell, fit

@@ -13,7 +13,7 @@ from neurontools.views.drawing.glyphs import UNICODE, Glyphs
 from neurontools.views.drawing.lines import Line, Run, clip, fit
 
 if TYPE_CHECKING:
-    from neurontools.client.series import Series
+    from neurontools.client.samples import Series
     from neurontools.driver.process_context import ProcessContext
     from neurontools.model.health import Verdict
 
