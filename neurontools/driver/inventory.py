@@ -16,11 +16,16 @@ from neurontools.driver.devices import (
     read_placements,
 )
 from neurontools.driver.environment import Roots
-from neurontools.driver.processes import OpenDevices, ProcessFiles, hidden_processes_warning, scan_device_owners
+from neurontools.driver.processes import (
+    UNKNOWN_HOST_MEMORY,
+    OpenDevices,
+    ProcessFiles,
+    hidden_processes_warning,
+    scan_device_owners,
+)
 from neurontools.driver.sysfs_files import (
     CONNECTED_DEVICES,
     CORE_COUNT,
-    HOST_MEMORY_CATEGORIES,
     SERIAL_NUMBER,
     SERIAL_NUMBERS_SINCE,
     parse_count,
@@ -32,7 +37,6 @@ from neurontools.model import (
     Device,
     EccCounters,
     HbmStack,
-    HostMemory,
     Instance,
     Process,
     Snapshot,
@@ -45,7 +49,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-_UNKNOWN_HOST_MEMORY = HostMemory(**{f"{category}_bytes": None for category in HOST_MEMORY_CATEGORIES})
 _FLIPPED_NODES = (1, 3)
 _FLIP = 6
 
@@ -128,7 +131,7 @@ class Inventory:
             hbm_stacks=tuple(HbmStack(stack, stack_bytes, None) for stack in range(stacks)),
             serial_number=_serial_number(directory) if self._has_serial_numbers else None,
             ecc=EccCounters(),
-            host_memory=_UNKNOWN_HOST_MEMORY,
+            host_memory=UNKNOWN_HOST_MEMORY,
             inferred_fields=(*place.inferred, *(("connected_to",) if is_concluded else ())),
         )
 

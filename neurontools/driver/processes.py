@@ -1,13 +1,22 @@
-"""Processes in /proc, and the devices they have open."""
+"""Processes in /proc: their open devices, runtime, cores, environment and tree. Also measures this process itself.
+
+Imports of slow modules are inside functions, because `neuron-ls` loads this module.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 
 from neurontools.driver.devices import MAX_DEVICES, DeviceDirectory
-from neurontools.driver.environment import Roots
-from neurontools.driver.sysfs_files import read_bytes, read_whole_file
+from neurontools.driver.environment import PROCESS_TAG, InvalidCoreRequest, Roots, logical_neuroncore_config
+from neurontools.driver.sysfs_files import HOST_MEMORY_CATEGORIES, read_bytes, read_whole_file
+from neurontools.model import HostMemory, Process
+
+TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MAX_COMMAND_CHARACTERS = 4096
 _MAX_ENVIRONMENT_BYTES = 2**20
@@ -201,3 +210,285 @@ def hidden_processes_warning(hidden: int) -> str:
         f"{hidden} processes of other users can't be inspected, so owners of devices may be missing; "
         "run as root or with CAP_SYS_PTRACE"
     )
+
+
+MOST_TREE_PROCESSES = 64
+MOST_ANCESTORS = 8
+_SAME_START_SECONDS = 2.0  # tolerance for start times, because the clock may have been adjusted
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTreeEntry:
+    """A process in a process tree. The root has depth 0."""
+
+    depth: int
+    pid: int
+    command: str  # "" if unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessContext:
+    """Environment and process tree of a process. Secrets in the environment are hidden.
+
+    `environment` is None if it may not be read. If nothing is known of the process, `problem` states why.
+    """
+
+    pid: int
+    problem: str = ""
+    environment: tuple[tuple[str, str], ...] | None = None
+    tree: tuple[ProcessTreeEntry, ...] = ()  # oldest known ancestor first, descendants last
+
+
+def read_process_context(pid: int, started_at_unix_seconds: float | None, proc: str = "/proc") -> ProcessContext:
+    from neurontools.util.process_text import shown_value
+
+    files = ProcessFiles(proc, pid)
+    times = files.times()
+    if times is None:
+        return ProcessContext(
+            pid, "there is no such process here; it has ended, or is on another host or in a container"
+        )
+    boot = read_boot_time(proc)
+    if started_at_unix_seconds is not None and boot is not None:
+        apart_seconds = abs(boot + times.started_after_boot_seconds - started_at_unix_seconds)
+        if apart_seconds > _SAME_START_SECONDS:
+            return ProcessContext(pid, "another process has this PID here: the one shown has ended, or is elsewhere")
+    environment = files.environment()
+    shown = None
+    if environment is not None:
+        shown = tuple((name, shown_value(name, value)) for name, value in sorted(environment.items()))
+    return ProcessContext(pid, "", shown, process_tree(pid, proc))
+
+
+def process_tree(pid: int, proc: str = "/proc") -> tuple[ProcessTreeEntry, ...]:
+    """Returns a process with its ancestors and descendants; at most MOST_TREE_PROCESSES."""
+    ancestors: list[int] = []
+    above = _parent(pid, proc)
+    while above > 0 and above not in ancestors and len(ancestors) < MOST_ANCESTORS:
+        ancestors.insert(0, above)
+        above = _parent(above, proc)
+    found = [ProcessTreeEntry(depth, one, _command(one, proc)) for depth, one in enumerate((*ancestors, pid))]
+    _add_children(pid, len(ancestors) + 1, proc, found)
+    return tuple(found)
+
+
+def _add_children(pid: int, depth: int, proc: str, found: list[ProcessTreeEntry]) -> None:
+    if depth > 2 * MOST_ANCESTORS:
+        return
+    for child in _children(pid, proc):
+        if len(found) >= MOST_TREE_PROCESSES:
+            return
+        found.append(ProcessTreeEntry(depth, child, _command(child, proc)))
+        _add_children(child, depth + 1, proc, found)
+
+
+def _parent(pid: int, proc: str) -> int:
+    """Returns the PID of the parent process; 0 if there is no parent, or if it is unreadable."""
+    try:
+        return int(read_bytes(f"{proc}/{pid}/stat").rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _children(pid: int, proc: str) -> list[int]:
+    """Returns the PIDs of child processes, over all threads. Empty on a kernel without CONFIG_PROC_CHILDREN."""
+    children: list[int] = []
+    try:
+        threads = os.listdir(f"{proc}/{pid}/task")[:1024]  # noqa: PTH208
+    except OSError:
+        return []
+    for thread in threads:
+        try:
+            words = read_whole_file(f"{proc}/{pid}/task/{thread}/children", 2**16).split()
+        except OSError:
+            continue
+        children += [int(word) for word in words if word.isdigit()]
+    return sorted(children)
+
+
+def _command(pid: int, proc: str) -> str:
+    return ProcessFiles(proc, pid).command()
+
+
+class OwnUsage:
+    """vCPU time and memory of this process. `vcpu_ratio` covers the time between the last two measurements."""
+
+    def __init__(self) -> None:
+        self.cpu_seconds_total: float | None = None
+        self.vcpu_ratio: float | None = None
+        self.resident_bytes: int | None = None
+        self._measured_at_seconds = 0.0
+
+    def measure(self) -> None:
+        """Measures vCPU time and memory, and updates `vcpu_ratio`."""
+        now_seconds, cpu_seconds = time.monotonic(), time.process_time()
+        passed_seconds = now_seconds - self._measured_at_seconds
+        if self.cpu_seconds_total is not None and passed_seconds > 0:
+            self.vcpu_ratio = (cpu_seconds - self.cpu_seconds_total) / passed_seconds
+        self.cpu_seconds_total, self._measured_at_seconds = cpu_seconds, now_seconds
+        try:
+            with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123 - once a tick
+                self.resident_bytes = int(file.read(256).split()[1]) * _PAGE_BYTES
+        except (OSError, ValueError, IndexError):
+            self.resident_bytes = None
+
+
+SYNTHETIC = "NEURONTOOLS_SYNTHETIC"  # marks processes of a synthetic load in an exported /proc
+_MAX_TAG_CHARACTERS = 255
+UNKNOWN_HOST_MEMORY = HostMemory(**{f"{category}_bytes": None for category in HOST_MEMORY_CATEGORIES})
+
+
+class ObservedProcess:
+    """A process that has Neuron devices open. The constructor reads the values that do not change.
+
+    A process without the Neuron runtime, such as a monitor, is an observer and holds no cores.
+    """
+
+    __slots__ = ("_command", "_files", "_runtime_version", "_started_ticks", "_uid", "_user", "environment", "pid")
+
+    def __init__(self, proc: str, pid: int) -> None:
+        self.pid = pid
+        self._files = ProcessFiles(proc, pid)
+        times = self._files.times()
+        self._started_ticks = None if times is None else times.started_at_ticks
+        self._uid = self._files.uid()
+        self._user = user_name(self._uid)
+        self._command = self._files.command()
+        self._runtime_version = self._files.runtime_version()
+        self.environment = self._files.environment()
+
+    @property
+    def uses_runtime(self) -> bool:
+        return self._runtime_version is not None
+
+    @property
+    def logical_neuroncore_config(self) -> int | None:
+        """The LNC in the environment of the process; None if not set or unreadable."""
+        try:
+            return logical_neuroncore_config(self.environment or {})
+        except InvalidCoreRequest:
+            return None
+
+    def visible_cores(self) -> range | None:
+        """Returns the logical cores in the process's NEURON_RT_VISIBLE_CORES; None if not set or unreadable."""
+        from neurontools.driver.neuron_runtime import CoreRequest
+
+        try:
+            request = CoreRequest.from_environment(self.environment or {})
+        except InvalidCoreRequest:
+            return None
+        if request.first is None or request.count is None:
+            return None
+        return range(request.first, request.first + request.count)
+
+    def times(self) -> ProcessTimes | None:
+        """Reads CPU times and memory. None if the process ended, even if another process has its PID now."""
+        times = self._files.times()
+        return times if times is not None and times.started_at_ticks == self._started_ticks else None
+
+    def reread(self) -> None:
+        """Rereads command, environment and runtime version, unless the process has already loaded the runtime.
+
+        These values may change shortly after the start (exec).
+        """
+        if not self.uses_runtime:
+            self._runtime_version = self._files.runtime_version()
+            self._command = self._files.command() or self._command
+            self.environment = self._files.environment()
+
+    def record(
+        self,
+        devices: OpenDevices,
+        cores: tuple[int, ...],
+        is_inferred: bool,
+        lnc: int,
+        boot_unix_seconds: float | None,
+        times: ProcessTimes | None,
+    ) -> Process:
+        """Builds the `Process` of a snapshot. `cores` are its physical cores; `is_inferred` marks them as inferred."""
+        tag = (self.environment or {}).get(PROCESS_TAG, "")[:_MAX_TAG_CHARACTERS]
+        started = None
+        if times is not None and boot_unix_seconds is not None:
+            started = boot_unix_seconds + times.started_after_boot_seconds
+        own_lnc = self.logical_neuroncore_config or lnc
+        return Process(
+            pid=self.pid,
+            uid=self._uid,
+            user=self._user,
+            command=self._command,
+            tag=tag or str(self.pid),
+            runtime_version=self._runtime_version,
+            started_at_unix_seconds=started,
+            attached_at_unix_seconds=None,
+            synthetic=bool((self.environment or {}).get(SYNTHETIC)),
+            logical_neuroncore_config=own_lnc,
+            core_indices=cores,
+            neuroncore_indices=tuple(dict.fromkeys(core // own_lnc for core in cores)),
+            device_indices=devices.device_indices,
+            host_memory=UNKNOWN_HOST_MEMORY,
+            resident_bytes=None if times is None else times.resident_bytes,
+            cpu_user_seconds_total=None if times is None else times.cpu_user_seconds,
+            cpu_system_seconds_total=None if times is None else times.cpu_system_seconds,
+            # None, because the driver counts executions per core, not per process.
+            executions=None,
+            errors=None,
+            reporting=True,
+            inferred_fields=("core_indices",) if is_inferred else (),
+        )
+
+
+def user_name(uid: int | None) -> str | None:
+    """Returns the name of a user, or the UID as text if the user has no name."""
+    if uid is None:
+        return None
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
+
+
+class CoreAttribution:
+    """Attributes physical cores to processes.
+
+    `cores` maps the PID of each process that uses the runtime to its cores. NEURON_RT_VISIBLE_CORES names them, if the
+    process has their devices open. A process without such cores gets all cores of each device that only it has open,
+    and is in `inferred_pids`. For a shared device, `candidates` lists the processes without such cores.
+    """
+
+    __slots__ = ("candidates", "cores", "inferred_pids")
+
+    def __init__(self, found: Iterable[tuple[ObservedProcess, OpenDevices]], cores_per_device: int, lnc: int) -> None:
+        self.cores: dict[int, tuple[int, ...]] = {}
+        self.inferred_pids: set[int] = set()
+        self.candidates: dict[int, tuple[int, ...]] = {}
+        unnamed: dict[int, list[int]] = {}
+        users: dict[int, int] = {}
+        for process, devices in found:
+            if not process.uses_runtime:
+                continue
+            named = self.cores[process.pid] = _named_cores(process, devices.device_indices, cores_per_device, lnc)
+            for index in devices.device_indices:
+                users[index] = users.get(index, 0) + 1
+                if not named:
+                    unnamed.setdefault(index, []).append(process.pid)
+        for index, pids in sorted(unnamed.items()):
+            if users[index] == 1:
+                self.cores[pids[0]] += tuple(range(index * cores_per_device, (index + 1) * cores_per_device))
+                self.inferred_pids.add(pids[0])
+            else:
+                self.candidates[index] = tuple(sorted(pids))
+
+
+def _named_cores(
+    process: ObservedProcess, device_indices: tuple[int, ...], cores_per_device: int, lnc: int
+) -> tuple[int, ...]:
+    """Returns the physical cores that the process's environment names, if they are on its open devices."""
+    visible = process.visible_cores()
+    if visible is None:
+        return ()
+    own_lnc = process.logical_neuroncore_config or lnc
+    physical = range(visible.start * own_lnc, visible.stop * own_lnc)
+    fits = {physical.start // cores_per_device, (physical.stop - 1) // cores_per_device} <= set(device_indices)
+    return tuple(physical) if fits else ()

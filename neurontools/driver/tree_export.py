@@ -13,8 +13,7 @@ from neurontools.catalog.facts import simulated_server_id
 from neurontools.driver import sysfs_files as sysfs
 from neurontools.driver.environment import LNC, PROCESS_TAG, VISIBLE_CORES, Roots
 from neurontools.driver.inventory import flip_core_position, is_flipped
-from neurontools.driver.process_context import SYNTHETIC
-from neurontools.driver.processes import read_boot_time
+from neurontools.driver.processes import SYNTHETIC, read_boot_time
 from neurontools.driver.tree_writer import TreeWriter
 from neurontools.model import Device, Instance, NeuronCore, PowerUtilization, Process, Snapshot
 from neurontools.util.errors import UserError

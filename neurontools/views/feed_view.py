@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from neurontools.client.backfill import EndedProcessFetch, EndedProcessLog
 from neurontools.client.events import HostEvent
 from neurontools.client.feed import Feed, LiveFeed
-from neurontools.driver.process_context import OwnUsage, ProcessContext, read_process_context
+from neurontools.driver.processes import OwnUsage, ProcessContext, read_process_context
 from neurontools.model import EndedProcess, Snapshot, VcpuTimes, VcpuUsage
 from neurontools.model.host import vcpu_usage_between
 from neurontools.views.drawing.figures import DeviceFilter, Figures

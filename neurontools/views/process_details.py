@@ -15,7 +15,7 @@ from neurontools.client.samples import (
     memory_quantity,
     utilization_quantity,
 )
-from neurontools.driver.process_context import ProcessContext, ProcessTreeEntry
+from neurontools.driver.processes import ProcessContext, ProcessTreeEntry
 from neurontools.model import (
     LoadedModel,
     OperatorTime,

@@ -16,8 +16,8 @@ from neurond.sources.sysfs.device_reader import GilYield
 from neurontools import catalog
 from neurontools.driver.devices import DeviceDirectory, read_placements
 from neurontools.driver.environment import Roots
-from neurontools.driver.process_context import ObservedProcess
 from neurontools.driver.processes import (
+    ObservedProcess,
     OpenDevices,
     OwnerScan,
     ProcessFiles,

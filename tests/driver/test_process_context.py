@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from neurontools.driver.process_context import MOST_PROCESSES, process_tree, read_process_context
+from neurontools.driver.processes import MOST_TREE_PROCESSES, process_tree, read_process_context
 from neurontools.util.process_text import HIDDEN
 from tests.harness.waiting import wait_until
 
@@ -56,7 +56,7 @@ def test_another_process_with_the_pid_and_one_that_has_ended_are_told(process: s
 def test_what_the_kernel_does_not_show_this_user_is_not_shown(process: subprocess.Popen[bytes]) -> None:
     code = (
         "import os\n"
-        "from neurontools.driver.process_context import read_process_context\n"
+        "from neurontools.driver.processes import read_process_context\n"
         "os.setuid(65534)\n"
         f"found = read_process_context({process.pid}, None)\n"
         "print(found.environment, found.tree[-1].command)"
@@ -70,4 +70,4 @@ def test_a_circle_of_parents_ends(tmp_path: Path) -> None:
         (tmp_path / f"{pid}/task/{pid}").mkdir(parents=True)
         (tmp_path / f"{pid}/stat").write_text(f"{pid} (a) S {parent} 0 0")
         (tmp_path / f"{pid}/task/{pid}/children").write_text(f"{parent} ")
-    assert len(process_tree(10, str(tmp_path))) <= MOST_PROCESSES
+    assert len(process_tree(10, str(tmp_path))) <= MOST_TREE_PROCESSES

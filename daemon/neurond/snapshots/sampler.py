@@ -17,7 +17,7 @@ from neurond.system.clocks import SteadyClock
 from neurond.system.host_metrics import HostReader
 from neurond.system.processes import JobReader, ProcessFacts, ProcessTable, user_name
 from neurontools.driver.environment import Roots
-from neurontools.driver.process_context import OwnUsage
+from neurontools.driver.processes import OwnUsage
 from neurontools.model import CoreWork, Host, LoadedModel, NeuronCore, Process, Snapshot, SourceKind
 from neurontools.util.version import __version__
 

@@ -14,7 +14,7 @@ from neurontools.views.drawing.lines import Line, Run, clip, fit
 
 if TYPE_CHECKING:
     from neurontools.client.samples import Series
-    from neurontools.driver.process_context import ProcessContext
+    from neurontools.driver.processes import ProcessContext
     from neurontools.model.health import Verdict
 
 

@@ -13,8 +13,14 @@ from dataclasses import fields, replace
 from neurond.sources.sysfs.device_reader import GilYield
 from neurontools.driver.devices import DeviceDirectory
 from neurontools.driver.environment import Roots
-from neurontools.driver.process_context import CoreAttribution, ObservedProcess
-from neurontools.driver.processes import OpenDevices, OwnerScan, hidden_processes_warning, read_boot_time
+from neurontools.driver.processes import (
+    CoreAttribution,
+    ObservedProcess,
+    OpenDevices,
+    OwnerScan,
+    hidden_processes_warning,
+    read_boot_time,
+)
 from neurontools.model import (
     Device,
     ErrorCounters,
