@@ -106,8 +106,8 @@ class LiveFeed(Feed):
     While the feed watches the daemon, `Backfill` fetches past snapshots and those missed while disconnected.
     """
 
-    def __init__(self, socket_path: str, interval_seconds: float = 1.0, *, limit_bytes: int = LIVE_BYTES) -> None:
-        super().__init__(HostTimeline(limit_bytes))
+    def __init__(self, socket_path: str, interval_seconds: float = 1.0) -> None:
+        super().__init__(HostTimeline(LIVE_BYTES))
         self.socket_path = socket_path
         self.interval_seconds = interval_seconds
         self.recorder: RecordingWriter | None = None

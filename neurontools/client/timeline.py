@@ -20,6 +20,7 @@ from neurontools.rpc.convert import snapshot_on_demand
 LIVE_BYTES = 5472 * 2**10
 """Memory limit of a live view: fits 20 minutes of a trn1.32xlarge at 1 Hz, twice the default history of the daemon."""
 
+_MOST_EVENTS = 500
 _at = attrgetter("at_seconds")
 
 
@@ -111,15 +112,15 @@ class HostTimeline:
         """Returns the gaps between samples, each as the times of the samples before and after it."""
         return self._samples.gaps(float("-inf"))
 
-    def events(self, index: int, limit: int = 500) -> tuple[HostEvent, ...]:
-        """Returns the latest `limit` events up to and including this index, oldest first."""
+    def events(self, index: int) -> tuple[HostEvent, ...]:
+        """Returns the latest 500 events up to and including this index, oldest first."""
         found: list[HostEvent] = []
         end = bisect_right(self._eventful, self.moments[index].at_seconds, key=_at)
         for position in range(end - 1, -1, -1):
             found.extend(reversed(self._eventful[position].events))
-            if len(found) >= limit:
+            if len(found) >= _MOST_EVENTS:
                 break
-        return tuple(reversed(found[:limit]))
+        return tuple(reversed(found[:_MOST_EVENTS]))
 
     def event_times(self, limit: int) -> tuple[float, ...]:
         """Returns the times of the latest `limit` snapshots that have events, oldest first."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 
+from neurontools.util.terminal import truncate
+
 TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,12 +22,18 @@ DEV_ROOT = "NEURONTOOLS_DEV_ROOT"
 class Roots:
     """The directories to use as /sys, /proc and /dev, and the driver's paths below them."""
 
-    __slots__ = ("dev", "proc", "sys")
+    __slots__ = ("dev", "device_class", "devices", "dmi", "driver_version", "pci_devices", "proc", "sys")
 
     def __init__(self, sys: str = "/sys", proc: str = "/proc", dev: str = "/dev") -> None:
         self.sys = sys.rstrip("/") or "/"
         self.proc = proc.rstrip("/") or "/"
         self.dev = dev.rstrip("/") or "/"
+        self.devices = f"{self.sys}/devices/virtual/neuron_device"  # directory with a subdirectory per Neuron device
+        # Directory of the device class: links to the devices, and files about the whole host.
+        self.device_class = f"{self.sys}/class/neuron_device"
+        self.driver_version = f"{self.sys}/module/neuron/version"
+        self.dmi = f"{self.sys}/class/dmi/id"  # the firmware's description of the host, such as its product name
+        self.pci_devices = f"{self.sys}/bus/pci/devices"  # directory with a subdirectory per PCI address
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Roots:
@@ -40,34 +48,9 @@ class Roots:
         )
 
     @property
-    def devices(self) -> str:
-        """Directory with one subdirectory per Neuron device."""
-        return f"{self.sys}/devices/virtual/neuron_device"
-
-    @property
-    def device_class(self) -> str:
-        """Directory of the device class: links to the devices, and files about the whole host."""
-        return f"{self.sys}/class/neuron_device"
-
-    @property
     def has_devices(self) -> bool:
-        """Whether the Neuron driver's directory of devices exists."""
+        """Whether the Neuron driver is loaded, so that its directory of devices exists."""
         return any(os.path.isdir(path) for path in (self.devices, self.device_class))  # noqa: PTH112 - pathlib is slow
-
-    @property
-    def driver_version(self) -> str:
-        """File with the driver version."""
-        return f"{self.sys}/module/neuron/version"
-
-    @property
-    def dmi(self) -> str:
-        """Directory with the firmware's description of the host (DMI), such as its product name."""
-        return f"{self.sys}/class/dmi/id"
-
-    @property
-    def pci_devices(self) -> str:
-        """Directory with one subdirectory per PCI device, named by its address."""
-        return f"{self.sys}/bus/pci/devices"
 
 
 VISIBLE_CORES = "NEURON_RT_VISIBLE_CORES"
@@ -101,5 +84,4 @@ def logical_neuroncore_config(environment: Mapping[str, str]) -> int | None:
 
 
 def quote_value(text: str) -> str:
-    """Quotes and truncates a value for an error message."""
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    return repr(truncate(text, 60))

@@ -21,29 +21,19 @@ from neurontools.driver.environment import (
 
 
 class NrtStatus(IntEnum):
-    """Status codes of the Neuron runtime (nrt_status.h)."""
+    """Status codes of the Neuron runtime (nrt_status.h) that executions end with here."""
 
     SUCCESS = 0
     FAILURE = 1
     INVALID = 2
-    INVALID_HANDLE = 3
     RESOURCE = 4
     TIMEOUT = 5
-    HW_ERROR = 6
-    QUEUE_FULL = 7
-    LOAD_NOT_ENOUGH_NC = 9
     UNSUPPORTED_NEFF_VERSION = 10
-    FAIL_HOST_MEM_ALLOC = 11
-    UNINITIALIZED = 13
-    CLOSED = 14
-    QUEUE_EMPTY = 15
     EXEC_UNIT_UNRECOVERABLE = 101
     EXEC_BAD_INPUT = 1002
     EXEC_COMPLETED_WITH_NUM_ERR = 1003
     EXEC_COMPLETED_WITH_ERR = 1004
-    EXEC_NC_BUSY = 1005
     EXEC_OOB = 1006
-    COLL_PENDING = 1100
     EXEC_HW_ERR_COLLECTIVES = 1200
     EXEC_HW_ERR_HBM_UE = 1201
     EXEC_HW_ERR_NC_UE = 1202
@@ -54,24 +44,21 @@ class NrtStatus(IntEnum):
 
 
 def cores_not_available(first: int, last: int, available: int, logical_neuroncore_config: int) -> str:
-    """Returns the runtime's error text for the case that other processes hold some of the requested cores.
-
-    With LNC 2, the text has a newer form.
-    """
-    if logical_neuroncore_config == 1:
-        return f"NeuronCore(s) not available - Requested:nc{first}-nc{last} Available:{available}"
-    return (
-        f"Logical Neuron Core(s) not available - Requested:lnc{first}-lnc{last} Available:{available} "
-        f"Logical Core size:{logical_neuroncore_config} (cores busy, ret=-16)"
-    )
+    """Returns the runtime's error text for the case that other processes hold some of the requested cores."""
+    prefix = "nc" if logical_neuroncore_config == 1 else "lnc"
+    return _not_available_text(f"{prefix}{first}-{prefix}{last}", available, logical_neuroncore_config)
 
 
 def core_count_not_available(count: int, available: int, logical_neuroncore_config: int) -> str:
     """Returns the runtime's error text for the case that fewer than `count` contiguous cores are free."""
+    return _not_available_text(str(count), available, logical_neuroncore_config)
+
+
+def _not_available_text(requested: str, available: int, logical_neuroncore_config: int) -> str:
     if logical_neuroncore_config == 1:
-        return f"NeuronCore(s) not available - Requested:{count} Available:{available}"
+        return f"NeuronCore(s) not available - Requested:{requested} Available:{available}"
     return (
-        f"Logical Neuron Core(s) not available - Requested:{count} Available:{available} "
+        f"Logical Neuron Core(s) not available - Requested:{requested} Available:{available} "
         f"Logical Core size:{logical_neuroncore_config} (cores busy, ret=-16)"
     )
 
@@ -154,18 +141,12 @@ def _is_core_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS and int(text) <= HIGHEST_CORE
 
 
-_COMPONENT_WIDTH, _FUNCTION_WIDTH = 5, 40
-
-
 def runtime_error_line(function: str, text: str, pid: int, at_unix_seconds: float) -> str:
-    """Formats a log line at level ERROR.
-
-    `function` includes the component, such as "TDRV:exec_request_process_errors".
-    """
+    """Formats a log line. `function` includes the component, such as "TDRV:exec_request_process_errors"."""
     component, _, name = function.partition(":")
     second = time.strftime("%Y-%b-%d %H:%M:%S", time.gmtime(at_unix_seconds))
     moment = f"{second}.{int(at_unix_seconds % 1 * 1e6):06d}"
-    return f"{moment} {pid:>5}:{pid:<5} ERROR {component:>{_COMPONENT_WIDTH}}:{name:<{_FUNCTION_WIDTH}}{text}"
+    return f"{moment} {pid:>5}:{pid:<5} ERROR {component:>5}:{name:<40}{text}"
 
 
 def execution_failure_lines(

@@ -51,7 +51,6 @@ class ProcessFiles:
         self._directory = f"{proc}/{pid}"
 
     def times(self) -> ProcessTimes | None:
-        """Reads CPU times, memory and start. None if the process ended."""
         try:
             # The command name in parentheses may itself contain parentheses.
             fields = read_bytes(f"{self._directory}/stat").rpartition(b")")[2].split()
@@ -143,7 +142,6 @@ class OwnerScan:
         self._indices = {directory.index for directory in directories}
 
     def pids(self) -> list[int]:
-        """Returns the PIDs of all processes, ascending."""
         try:
             names = os.listdir(self._roots.proc)  # noqa: PTH208 - pathlib is slow
         except OSError:
@@ -239,16 +237,16 @@ class ProcessContext:
     tree: tuple[ProcessTreeEntry, ...] = ()  # oldest known ancestor first, descendants last
 
 
-def read_process_context(pid: int, started_at_unix_seconds: float | None, proc: str = "/proc") -> ProcessContext:
+def read_process_context(pid: int, started_at_unix_seconds: float | None) -> ProcessContext:
     from neurontools.util.process_text import shown_value
 
-    files = ProcessFiles(proc, pid)
+    files = ProcessFiles("/proc", pid)
     times = files.times()
     if times is None:
         return ProcessContext(
             pid, "there is no such process here; it has ended, or is on another host or in a container"
         )
-    boot = read_boot_time(proc)
+    boot = read_boot_time("/proc")
     if started_at_unix_seconds is not None and boot is not None:
         apart_seconds = abs(boot + times.started_after_boot_seconds - started_at_unix_seconds)
         if apart_seconds > _SAME_START_SECONDS:
@@ -257,7 +255,7 @@ def read_process_context(pid: int, started_at_unix_seconds: float | None, proc: 
     shown = None
     if environment is not None:
         shown = tuple((name, shown_value(name, value)) for name, value in sorted(environment.items()))
-    return ProcessContext(pid, "", shown, process_tree(pid, proc))
+    return ProcessContext(pid, "", shown, process_tree(pid))
 
 
 def process_tree(pid: int, proc: str = "/proc") -> tuple[ProcessTreeEntry, ...]:
@@ -320,7 +318,6 @@ class OwnUsage:
         self._measured_at_seconds = 0.0
 
     def measure(self) -> None:
-        """Measures vCPU time and memory, and updates `vcpu_ratio`."""
         now_seconds, cpu_seconds = time.monotonic(), time.process_time()
         passed_seconds = now_seconds - self._measured_at_seconds
         if self.cpu_seconds_total is not None and passed_seconds > 0:

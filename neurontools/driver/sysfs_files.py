@@ -71,33 +71,34 @@ HOST_MEMORY_CATEGORIES = (
     "dma_rings",
     "uncategorized",
 )
-# Directories in stats/status of a core. StatusCounters has a field `<name>_total` for each.
-STATUS_COUNTERS = (
-    "success",
-    "failure",
-    "timeout",
-    "exec_bad_input",
-    "hw_error",
-    "execute_completed_with_error",
-    "execute_completed_with_num_error",
-    "generic_error",
-    "resource_error",
-    "resource_nc_error",
-    "execute_failed_to_queue",
-    "invalid_error",
-    "unsupported_neff_version",
-    "oob_error",
-    "hw_collectives_error",
-    "hw_hbm_ue_error",
-    "hw_nc_ue_error",
-    "hw_dma_abort_error",
-    "execute_sw_nq_overflow",
-    "execute_sw_semaphore_error",
-    "execute_sw_event_error",
-    "execute_sw_psum_collision",
-    "execute_sw_sequencer_fatal",
-    "hw_repairable_hbm_ue_error",
-)
+# Maps directories in stats/status of a core to the first driver version that has them; None: as early as the others.
+# StatusCounters has a field `<name>_total` for each.
+STATUS_COUNTERS: dict[str, tuple[int, int] | None] = {
+    "success": None,
+    "failure": None,
+    "timeout": None,
+    "exec_bad_input": None,
+    "hw_error": None,
+    "execute_completed_with_error": None,
+    "execute_completed_with_num_error": None,
+    "generic_error": None,
+    "resource_error": None,
+    "resource_nc_error": None,
+    "execute_failed_to_queue": None,
+    "invalid_error": None,
+    "unsupported_neff_version": None,
+    "oob_error": (2, 16),
+    "hw_collectives_error": (2, 19),
+    "hw_hbm_ue_error": (2, 19),
+    "hw_nc_ue_error": (2, 19),
+    "hw_dma_abort_error": (2, 19),
+    "execute_sw_nq_overflow": (2, 20),
+    "execute_sw_semaphore_error": (2, 21),
+    "execute_sw_event_error": (2, 21),
+    "execute_sw_psum_collision": (2, 21),
+    "execute_sw_sequencer_fatal": (2, 21),
+    "hw_repairable_hbm_ue_error": (2, 23),
+}
 # Directories in stats/other_info of a core.
 INFERENCE_COUNT, FLOP_COUNT, TIME_IN_USE = "inference_count", "flop_count", "nc_time_in_use"
 OTHER_INFO = ("model_load_count", "reset_req_count", "reset_fail_count", INFERENCE_COUNT, FLOP_COUNT, TIME_IN_USE)
@@ -129,19 +130,6 @@ _MEMORY_SINCE = {
     "notifications": (2, 17),
     "uncategorized": (2, 17),
     "dma_rings": (2, 18),
-}
-_STATUS_SINCE = {
-    "oob_error": (2, 16),
-    "hw_collectives_error": (2, 19),
-    "hw_hbm_ue_error": (2, 19),
-    "hw_nc_ue_error": (2, 19),
-    "hw_dma_abort_error": (2, 19),
-    "execute_sw_nq_overflow": (2, 20),
-    "execute_sw_semaphore_error": (2, 21),
-    "execute_sw_event_error": (2, 21),
-    "execute_sw_psum_collision": (2, 21),
-    "execute_sw_sequencer_fatal": (2, 21),
-    "hw_repairable_hbm_ue_error": (2, 23),
 }
 _OTHER_INFO_SINCE = {"reset_fail_count": CURRENT_NAMES_SINCE, FLOP_COUNT: (2, 12), TIME_IN_USE: POWER_AND_TIME}
 _ECC_SINCE = {"mem_ecc_repairable_uncorrected": (2, 23)}
@@ -186,7 +174,6 @@ _EARLIER: dict[str, tuple[str, tuple[int, ...]]] = {
 
 
 def _of_two_names(path: str, values: tuple[str, ...] = COUNTER_VALUES) -> Iterator[SysfsFile]:
-    """Yields the files of a renamed counter, with its new and its earlier path."""
     directory = path.rpartition("/")[0]
     earlier, since = _EARLIER[path]
     earlier_directory = earlier.rpartition("/")[0]
@@ -197,15 +184,15 @@ def _of_two_names(path: str, values: tuple[str, ...] = COUNTER_VALUES) -> Iterat
 def _counters(
     path: Callable[[str, str], str],
     names: Iterable[str],
-    since: Mapping[str, tuple[int, ...]],
+    since: Mapping[str, tuple[int, ...] | None],
     first: tuple[int, ...] = METRICS_SINCE,
     values: tuple[str, ...] = COUNTER_VALUES,
 ) -> Iterator[SysfsFile]:
     for name in names:
-        if path(name, "total") in _EARLIER and name not in since:
+        if path(name, "total") in _EARLIER and since.get(name) is None:
             yield from _of_two_names(path(name, "total"), values)
         else:
-            begins = since.get(name, first)
+            begins = since.get(name) or first
             for value in values:
                 yield SysfsFile(
                     path(name, value), since=max(begins, CURRENT_NAMES_SINCE) if value == "peak" else begins
@@ -241,7 +228,7 @@ DEVICE_FILES: tuple[SysfsFile, ...] = (
 
 CORE_FILES: tuple[SysfsFile, ...] = (
     SysfsFile(ARCH_TYPE, since=CURRENT_NAMES_SINCE),
-    *_counters(status_path, STATUS_COUNTERS, _STATUS_SINCE),
+    *_counters(status_path, STATUS_COUNTERS, STATUS_COUNTERS),
     *_counters(core_memory_path, ("host_mem", "device_mem"), {}, values=MEMORY_VALUES),
     *_counters(device_memory_path, DEVICE_MEMORY_CATEGORIES, _MEMORY_SINCE, MEMORY_CATEGORIES, MEMORY_VALUES),
     *_counters(other_info_path, OTHER_INFO, _OTHER_INFO_SINCE),

@@ -82,7 +82,6 @@ class FileLocator:
     def locate(
         self, directory: str, cores: list[int], device_files: list[str], core_files: list[str], version: tuple[int, ...]
     ) -> FileLocations:
-        """Returns the paths of these files for a device with these physical cores and this driver version."""
         device = {path: path_in_version(path, version) for path in device_files}
         core = {path: (_CORE, f"/{path_in_version(path, version)}") for path in core_files}
         locations = FileLocations(device, core, {})

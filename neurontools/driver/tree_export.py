@@ -412,7 +412,6 @@ class ExportedProcess:
         self._write_identity(process)
 
     def update(self, process: Process, boot_unix_seconds: float) -> None:
-        """Updates the descriptor links and `stat`."""
         for position, index in enumerate(process.device_indices):
             self._writer.link(f"{self._directory}/fd/{_FIRST_DESCRIPTOR + position}", f"/dev/neuron{index}")
         started = max(0.0, (process.started_at_unix_seconds or boot_unix_seconds) - boot_unix_seconds)

@@ -65,7 +65,6 @@ class TreeWriter:
         self._texts[path] = text
 
     def link(self, path: str, target: str) -> None:
-        """Creates or replaces a symbolic link at this relative path."""
         if self._links.get(path) == target:
             return
         self._enter(path)

@@ -88,7 +88,6 @@ class FaultKind:
 
     @property
     def affects_executions(self) -> bool:
-        """Whether the fault affects executions."""
         return self.effect is not FaultEffect.NONE
 
     @property

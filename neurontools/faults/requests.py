@@ -11,7 +11,7 @@ from types import MappingProxyType
 from neurontools.faults.kinds import DEVICE_PARTS, KINDS, FaultDuration, FaultKind
 from neurontools.model import FaultState, InjectedFault
 from neurontools.util.terminal import error_excerpt, escape_controls, excerpt
-from neurontools.util.units import ranges_text
+from neurontools.util.units import devices_text
 
 MOST_SECONDS = 366 * 86_400.0
 MOST_EXECUTIONS = 2**53
@@ -94,7 +94,6 @@ class FaultRequest:
 
     @property
     def definition(self) -> FaultKind:
-        """The definition of the fault kind. Raises ImpossibleFault if the kind is unknown."""
         kind = KINDS.get(self.kind)
         if kind is None:
             raise ImpossibleFault(f"{excerpt(self.kind, 60)!r} is no kind of fault{_suggestion(self.kind)}")
@@ -217,7 +216,6 @@ def _of_host(plan: FaultPlan, host_index: int, device_count: int) -> Iterator[Pl
 
 
 def parse_plan(text: str) -> FaultPlan:
-    """Parses a fault plan in TOML. Raises InvalidFaultPlan if the plan is invalid."""
     import tomllib  # imported here because the import is slow and only plans need it
 
     try:
@@ -270,7 +268,6 @@ FAULT_STATE_TEXTS = {FaultState.WAITING: "waits", FaultState.HOLDS: "holds", Fau
 
 
 def describe_fault(fault: InjectedFault) -> str:
-    """Returns a line with the number, kind, location, schedule and state of a fault."""
     state = FAULT_STATE_TEXTS[fault.state]
     return f"fault {fault.number}: {fault.kind} {fault_location(fault)}{fault_schedule(fault)}, {state}"
 
@@ -282,10 +279,9 @@ def injected_by(fault: InjectedFault) -> str:
 
 
 def fault_location(fault: InjectedFault) -> str:
-    """Returns the target of a fault as text: a device, a NeuronCore, a process, or the host."""
     if not fault.device_indices:
         return "the host"
-    devices = f"device{'' if len(fault.device_indices) == 1 else 's'} {ranges_text(fault.device_indices)}"
+    devices = devices_text(fault.device_indices)
     if fault.neuroncore_index is not None:
         return f"NeuronCore {fault.neuroncore_index} of {devices}"
     return devices if fault.pid is None else f"PID {fault.pid} on {devices}"

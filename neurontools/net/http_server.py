@@ -91,7 +91,6 @@ class HttpConnection:
         return request
 
     async def _read_body(self) -> bytes:
-        """Reads the body of a request whose Content-Length is short."""
         parts = []
         while not isinstance(event := self._http.next_event(), h11.EndOfMessage):
             if isinstance(event, h11.Data):

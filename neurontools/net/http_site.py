@@ -115,7 +115,6 @@ class CompressibleDocument:
 
     @property
     def compressible(self) -> bool:
-        """Whether the document is large enough for compression."""
         return len(self.content) >= _SMALLEST_BYTES
 
     @cached_property

@@ -120,7 +120,7 @@ class ServerTls:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The TLS context for the next handshake. `renew` replaces the context when a file has changed."""
+        """The TLS context for the next handshake. `reload` replaces the context when a file has changed."""
         return self._context
 
     @property

@@ -86,7 +86,8 @@ def ask_error(socket_path: str, error: CallError) -> UserError:
 
 
 def _unreachable(socket_path: str, error: Unreachable) -> NoDaemon:
-    at, cause = display_address(socket_path), error.reason[:1].lower() + error.reason[1:]
+    reason = str(error)
+    at, cause = display_address(socket_path), reason[:1].lower() + reason[1:]
     if isinstance(error.__cause__, PermissionError):
         message = f"no access to the monitor daemon at {at} ({cause}); use an account that its socket admits"
         return NoDaemon(message, EXIT_PERMISSION, is_absent=False)

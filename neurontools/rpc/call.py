@@ -78,18 +78,7 @@ class RpcError(CallError):
 
 
 class Unreachable(CallError):
-    """No connection: the socket does not exist, refuses, or denies access. `__cause__` is the OSError.
-
-    `errno` is the number of the OSError; None if the path is too long for a unix socket.
-    """
-
-    def __init__(self, errno: int | None, reason: str) -> None:
-        super().__init__(errno, reason)
-        self.errno = errno
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
+    """No connection: the socket does not exist, refuses, or denies access. `__cause__` is the OSError."""
 
 
 class UnexpectedReply(CallError):
@@ -177,7 +166,7 @@ class CallConnection:
         except TimeoutError as error:
             raise RpcError(Status.DEADLINE_EXCEEDED, str(error)) from error
         except OSError as error:
-            raise Unreachable(error.errno, error.strerror or str(error)) from error
+            raise Unreachable(error.strerror or str(error)) from error
 
     def close(self) -> None:
         self._http2.close()

@@ -286,7 +286,6 @@ def _plan(kind: type) -> _Plan:
 
 
 def to_message(part: Any) -> Any:
-    """Converts an object of the model to the protobuf message of the same name."""
     plan = _plan(type(part))
     message = plan.message()
     plan.fill(message, part)

@@ -144,7 +144,6 @@ class Http2Connection:
             handler(self, flags, stream_id, payload)
 
     def fileno(self) -> int:
-        """Returns the descriptor of the socket, for a selector."""
         return self._sock.fileno()
 
     def receive_available(self) -> None:
@@ -377,7 +376,6 @@ def _frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
 
 
 def _unpadded(flags: int, payload: bytes) -> bytes:
-    """Removes the padding of DATA and HEADERS frames (RFC 9113, section 6.1)."""
     if not flags & _PADDED:
         return payload
     if not payload or payload[0] >= len(payload):

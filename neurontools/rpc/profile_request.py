@@ -159,7 +159,7 @@ def _connect(connection: socket.socket, socket_path: str) -> None:
     except TimeoutError:
         raise
     except OSError as error:
-        unreachable = Unreachable(error.errno, error.strerror or str(error))
+        unreachable = Unreachable(error.strerror or str(error))
         unreachable.__cause__ = error
         raise ask_error(socket_path, unreachable) from error
 

@@ -92,7 +92,6 @@ class TunnelSet:
         return path
 
     def close(self) -> None:
-        """Closes all tunnels. May be called again."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -444,6 +443,5 @@ def open_tunnel(text: str, given_by: str, given: Mapping[str, str], environment:
 
 
 def close_tunnels() -> None:
-    """Closes all tunnels of this command."""
     while _open_tunnels:
         _open_tunnels.pop().close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import re
@@ -180,7 +179,7 @@ def test_status_of_the_call(
 
 
 def test_no_access() -> None:
-    refused = Unreachable(errno.EACCES, "Permission denied")
+    refused = Unreachable("Permission denied")
     refused.__cause__ = PermissionError()
     told = ask_error("/locked/n.sock", refused)
     at = "the monitor daemon at unix:/locked/n.sock"
