@@ -312,8 +312,9 @@ class Series:
         found = self._steps((quantity, step_seconds), empty, step_seconds)
         numbers = axis.steps(per_cell)
         shown = [None if number is None else found.get(number) for number in numbers]
+        is_level = quantity.is_level
         values = tuple(
-            None if step is None else step.highest if quantity.is_level else step.total / step.count for step in shown
+            None if step is None else step.highest if is_level else step.total / step.count for step in shown
         )
         latest = quantity.read(self._samples[self._count - 1]) if self._count else None
         samples = [found[number] for number in {number for number in numbers if number is not None} if number in found]
@@ -446,15 +447,20 @@ _OF_PROCESSES = ("executions_per_second", "latency_p99_seconds")  # attributes o
 class HostQuantity:
     """A quantity that plots read from each sample, for the whole host, some physical cores or one process.
 
-    For each time step, plots show the maximum of a level, such as memory, and the mean of a rate. Plots of the
-    same quantity with the same time step share a downsampler. `name` is the attribute of `HostSample`.
+    `name` is the attribute of `HostSample`. A sample has the mean of the utilization, and the sum of other quantities.
+    For each time step, plots show the maximum of a level, such as memory, and the mean of a rate. Plots of the same
+    quantity with the same time step share a downsampler.
     """
 
     name: str
-    is_level: bool
     first_core: int = 0
-    core_count: int = 0
+    core_count: int = 0  # 0: all cores
     pid: int | None = None
+
+    @property
+    def is_level(self) -> bool:
+        """Whether the quantity is a level. If not, the quantity is a rate."""
+        return self.name in ("memory_bytes", "latency_p99_seconds")
 
     def read(self, sample: HostSample) -> float | None:
         """Returns the value of the quantity in a sample; None means unknown."""
@@ -475,28 +481,3 @@ class HostQuantity:
         if self.core_count:
             values = values[self.first_core : self.first_core + self.core_count]
         return [value for value in values if value == value]  # NaN differs from itself
-
-
-def utilization_quantity(*, first_core: int = 0, core_count: int = 0, pid: int | None = None) -> HostQuantity:
-    """Returns the quantity for the mean utilization of cores, 0 to 1."""
-    return HostQuantity("utilization_ratio", False, first_core, core_count, pid)
-
-
-def memory_quantity(*, first_core: int = 0, core_count: int = 0, pid: int | None = None) -> HostQuantity:
-    """Returns the quantity for the device memory in use by cores, in bytes."""
-    return HostQuantity("memory_bytes", True, first_core, core_count, pid)
-
-
-def flops_quantity(*, first_core: int = 0, core_count: int = 0, pid: int | None = None) -> HostQuantity:
-    """Returns the quantity for the total FLOPS of cores."""
-    return HostQuantity("flops_per_second", False, first_core, core_count, pid)
-
-
-def executions_quantity(*, pid: int | None = None) -> HostQuantity:
-    """Returns the quantity for finished executions per second, of one process or of all."""
-    return HostQuantity("executions_per_second", False, pid=pid)
-
-
-def latency_p99_quantity(pid: int) -> HostQuantity:
-    """Returns the quantity for the 99th percentile of a process's total latency, in seconds."""
-    return HostQuantity("latency_p99_seconds", True, pid=pid)

@@ -118,8 +118,6 @@ class DeviceShare:
     driver indices of the host's devices that have no device file.
     """
 
-    __slots__ = ("allowed_indices", "fileless", "foreign_count")
-
     def __init__(self, roots: Roots, directories: list[DeviceDirectory]) -> None:
         found = _shown_devices(roots)
         self.allowed_indices: set[int] = set()

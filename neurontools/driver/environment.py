@@ -22,8 +22,6 @@ DEV_ROOT = "NEURONTOOLS_DEV_ROOT"
 class Roots:
     """The directories to use as /sys, /proc and /dev, and the driver's paths below them."""
 
-    __slots__ = ("dev", "device_class", "devices", "dmi", "driver_version", "pci_devices", "proc", "sys")
-
     def __init__(self, sys: str = "/sys", proc: str = "/proc", dev: str = "/dev") -> None:
         self.sys = sys.rstrip("/") or "/"
         self.proc = proc.rstrip("/") or "/"

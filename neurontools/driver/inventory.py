@@ -62,25 +62,8 @@ class Inventory:
     With `is_brief`, skips serial numbers and the check of core counts, because a list of devices shows neither.
     """
 
-    __slots__ = (
-        "_has_serial_numbers",
-        "_is_brief",
-        "architecture",
-        "devices",
-        "directories",
-        "driver_version",
-        "instance",
-        "is_flipped",
-        "warnings",
-    )
-
     def __init__(
-        self,
-        roots: Roots,
-        directories: list[DeviceDirectory],
-        *,
-        lnc: int | None = None,
-        is_brief: bool = False,
+        self, roots: Roots, directories: list[DeviceDirectory], *, lnc: int | None = None, is_brief: bool = False
     ) -> None:
         self.directories = directories
         self._is_brief = is_brief
@@ -97,12 +80,8 @@ class Inventory:
         )
         self.instance = _instance(roots, architecture, directories, version_text if self.driver_version else None, lnc)
         self.is_flipped = is_flipped(architecture.family.name, {index for index, _ in _node_indices(roots)})
-        places = read_placements(
-            roots,
-            architecture.family,
-            architecture.instance_type,
-            [directory.driver_index for directory in directories],
-        )
+        driver_indices = [directory.driver_index for directory in directories]
+        places = read_placements(roots, architecture.family, architecture.instance_type, driver_indices)
         self.devices = tuple(self._device(directory, places[directory.driver_index]) for directory in directories)
 
     def physical_core(self, directory: DeviceDirectory, position: int) -> int:

@@ -454,8 +454,6 @@ class CoreAttribution:
     and is in `inferred_pids`. For a shared device, `candidates` lists the processes without such cores.
     """
 
-    __slots__ = ("candidates", "cores", "inferred_pids")
-
     def __init__(self, found: Iterable[tuple[ObservedProcess, OpenDevices]], cores_per_device: int, lnc: int) -> None:
         self.cores: dict[int, tuple[int, ...]] = {}
         self.inferred_pids: set[int] = set()

@@ -23,8 +23,6 @@ class FileIndex:
     the usual paths of files found more than once.
     """
 
-    __slots__ = ("ambiguous", "core", "device")
-
     def __init__(self, paths: list[str]) -> None:
         device: dict[str, set[str]] = {}
         core: dict[str, set[_CorePlace]] = {}
@@ -71,8 +69,6 @@ class FileLocations:
 
 class FileLocator:
     """Finds the paths of moved files. First tries the paths found for other devices. Not thread-safe."""
-
-    __slots__ = ("_by_directory", "_searched", "_walk")
 
     def __init__(self) -> None:
         self._walk = BoundedWalk(MAX_ENTRIES)
@@ -183,8 +179,6 @@ MAX_ENTRIES_PER_WALK = 8192
 
 class BoundedWalk:
     """Directory walks that share a limit on the number of entries. `is_cut` is true once a walk skips entries."""
-
-    __slots__ = ("_left_of_this", "entries_left", "is_cut")
 
     def __init__(self, entries: int) -> None:
         self.entries_left = entries

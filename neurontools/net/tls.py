@@ -104,7 +104,8 @@ class ServerFiles:
 class ServerTls:
     """Creates TLS contexts of a server and renews them when the PEM files change. For one thread only.
 
-    The constructor raises UserError for an invalid file. In messages, `message_prefix` precedes the names of settings.
+    `context` is for the next handshake. `authorities` has the contents of the client CA file, for comparison. The
+    constructor raises UserError for an invalid file. In messages, `message_prefix` precedes the names of settings.
     `protocols` are for ALPN.
     """
 
@@ -114,19 +115,9 @@ class ServerTls:
         self._protocols = list(protocols)
         self._read_at = self._file_identities()
         try:
-            self._context, self._authorities = self._read_files()
+            self.context, self.authorities = self._read_files()
         except FileProblem as problem:
             raise UserError(f"{message_prefix}{problem}", EXIT_USAGE) from None
-
-    @property
-    def context(self) -> ssl.SSLContext:
-        """The TLS context for the next handshake. `reload` replaces the context when a file has changed."""
-        return self._context
-
-    @property
-    def authorities(self) -> bytes:
-        """The contents of the client CA file, for comparison."""
-        return self._authorities
 
     def reload(self) -> bool:
         """Reads the PEM files again if one has changed. Returns whether new contents came into use."""
@@ -135,7 +126,7 @@ class ServerTls:
             return False
         self._read_at = changed_at
         try:
-            self._context, self._authorities = self._read_files()
+            self.context, self.authorities = self._read_files()
         except FileProblem as problem:
             _log.warning("%s%s; the old contents stay in use", self._message_prefix, problem)
             return False

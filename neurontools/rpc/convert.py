@@ -36,24 +36,6 @@ Which types of parts rarely change depends on the host.
 class _Plan:
     """Converts one dataclass to its protobuf message and back, field by field."""
 
-    __slots__ = (
-        "_late",
-        "_misses",
-        "_reads",
-        "_recalled",
-        "_recalls",
-        "convert",
-        "enums",
-        "kind",
-        "message",
-        "optional",
-        "parts",
-        "read",
-        "repeated",
-        "repeated_parts",
-        "scalars",
-    )
-
     def __init__(self, kind: type, late: frozenset[type] = frozenset()) -> None:
         """`late`: the dataclasses whose parts are decoded only on access, by a `_LatePlan`."""
         self.kind = kind
@@ -217,8 +199,6 @@ class _Plan:
 
 class _LatePlan(_Plan):
     """Decodes the parts of a dataclass on first access. The object keeps its message for this."""
-
-    __slots__ = ()
 
     def __init__(self, kind: type, late: frozenset[type] = frozenset()) -> None:
         super().__init__(kind, late)

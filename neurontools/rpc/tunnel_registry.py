@@ -277,10 +277,6 @@ class TunnelPipe:
         """Whether the TLS socket holds decrypted data that no selector reports."""
         return not self._down and self.remote.pending() > 0
 
-    def close(self) -> None:
-        self.remote.close()
-        self.local.close()
-
     def _move_once(self) -> bool | None:
         """Moves data once in each direction. Returns whether data came from either side; None if a side has closed."""
         moved = False

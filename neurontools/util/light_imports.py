@@ -5,20 +5,6 @@ from __future__ import annotations
 import sys
 from types import MemberDescriptorType, ModuleType, SimpleNamespace
 
-__all__ = [
-    "Generic",
-    "IntEnum",
-    "LightEnum",
-    "StrEnum",
-    "TypeVar",
-    "dataclass",
-    "fields",
-    "import_without",
-    "install_dataclasses",
-    "lazy_names",
-    "replace",
-]
-
 TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -47,7 +33,8 @@ def lazy_names(package: str, names: list[str], *modules: str) -> tuple[Callable[
 
 # Light replacements of Generic and TypeVar, unless typing is already loaded; importing it takes long.
 if TYPE_CHECKING or "typing" in sys.modules:
-    from typing import Generic, TypeVar
+    from typing import Generic as Generic  # noqa: PLC0414 - this module exports the name
+    from typing import TypeVar as TypeVar  # noqa: PLC0414
 else:
 
     class Generic:

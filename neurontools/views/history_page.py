@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.client.samples import (
-    TimeAxis,
-    executions_quantity,
-    flops_quantity,
-    memory_quantity,
-    utilization_quantity,
-)
+from neurontools.client.samples import HostQuantity, TimeAxis
 from neurontools.model.health import verdicts
 from neurontools.util import units
 from neurontools.views.drawing.figures import ProcessFigures
@@ -50,9 +44,9 @@ def history_page(context: RenderContext, width: int, height: int) -> TextPage:
     memory = memory * cores // per_device if per_device else memory
     chosen = {"first_core": first, "core_count": max(1, cores)}
     plots = (
-        Plot(f"{name} utilization", utilization_quantity(**chosen), 1.0, percent_label),
-        Plot(f"{name} device memory", memory_quantity(**chosen), float(memory), bytes_label, "memory"),
-        Plot(f"{name} FLOPS", flops_quantity(**chosen), None, units.flops_text),
+        Plot(f"{name} utilization", HostQuantity("utilization_ratio", **chosen), 1.0, percent_label),
+        Plot(f"{name} device memory", HostQuantity("memory_bytes", **chosen), float(memory), bytes_label, "memory"),
+        Plot(f"{name} FLOPS", HostQuantity("flops_per_second", **chosen), None, units.flops_text),
     )
     page.add_lines(*plot_lines(context, plots, axis, width, height - len(page.lines)))
     return page
@@ -113,9 +107,9 @@ def _total_lines(context: RenderContext, axis: TimeAxis, width: int) -> list[Lin
     pid = context.pid
     capacity = float(sum(device.memory_bytes for device in context.snapshot.devices)) if pid is None else 0.0
     rows = (
-        ("all cores" if pid is None else f"PID {pid}", utilization_quantity(pid=pid), 1.0, percent_label),
-        ("memory", memory_quantity(pid=pid), capacity, bytes_label),
-        ("executed", executions_quantity(pid=pid), 0.0, lambda value: f"{value:.1f}/s"),
+        ("all cores" if pid is None else f"PID {pid}", HostQuantity("utilization_ratio", pid=pid), 1.0, percent_label),
+        ("memory", HostQuantity("memory_bytes", pid=pid), capacity, bytes_label),
+        ("executed", HostQuantity("executions_per_second", pid=pid), 0.0, lambda value: f"{value:.1f}/s"),
     )
     left = scale_cells(width)
     lines = []

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from neurontools import catalog
-from neurontools.client.samples import (
-    executions_quantity,
-    flops_quantity,
-    latency_p99_quantity,
-    memory_quantity,
-    utilization_quantity,
-)
+from neurontools.client.samples import HostQuantity
 from neurontools.driver.processes import ProcessContext, ProcessTreeEntry
 from neurontools.model import (
     LoadedModel,
@@ -170,11 +164,11 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
         return page
     pid = process.pid
     plots = (
-        Plot("Utilization", utilization_quantity(pid=pid), 1.0, percent_label),
-        Plot("FLOPS", flops_quantity(pid=pid), None, units.flops_text),
-        Plot("Device memory", memory_quantity(pid=pid), None, bytes_label),
-        Plot("Executions a second", executions_quantity(pid=pid), None, units.rate_text),
-        Plot("Latency p99", latency_p99_quantity(pid), None, units.duration_text),
+        Plot("Utilization", HostQuantity("utilization_ratio", pid=pid), 1.0, percent_label),
+        Plot("FLOPS", HostQuantity("flops_per_second", pid=pid), None, units.flops_text),
+        Plot("Device memory", HostQuantity("memory_bytes", pid=pid), None, bytes_label),
+        Plot("Executions a second", HostQuantity("executions_per_second", pid=pid), None, units.rate_text),
+        Plot("Latency p99", HostQuantity("latency_p99_seconds", pid=pid), None, units.duration_text),
     )
     page.add_lines(*plot_lines(context, plots, axis, width, room))
     return page

@@ -10,15 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neurontools.client.samples import (
-    Samples,
-    Series,
-    executions_quantity,
-    flops_quantity,
-    memory_quantity,
-    sample_snapshot,
-    utilization_quantity,
-)
+from neurontools.client.samples import HostQuantity, Samples, Series, sample_snapshot
 from neurontools.client.timeline import HostTimeline, Moment, MomentBuilder, PastMomentBuilder
 from neurontools.rpc import neuron_pb2
 from tests.harness.examples import examples
@@ -26,11 +18,11 @@ from tests.harness.still_feed import StillFeed, message_of, snapshots
 
 MOMENTS = StillFeed(snapshots()).timeline.moments
 QUANTITIES = (
-    utilization_quantity(),
-    utilization_quantity(first_core=2, core_count=2),
-    memory_quantity(pid=snapshots()[0].processes[0].pid),
-    flops_quantity(first_core=1, core_count=1),
-    executions_quantity(),
+    HostQuantity("utilization_ratio"),
+    HostQuantity("utilization_ratio", first_core=2, core_count=2),
+    HostQuantity("memory_bytes", pid=snapshots()[0].processes[0].pid),
+    HostQuantity("flops_per_second", first_core=1, core_count=1),
+    HostQuantity("executions_per_second"),
 )
 
 
@@ -176,4 +168,5 @@ def test_of_unequal_hosts_each_core_is_known_where_it_was() -> None:
     series = Series(Samples([sample_snapshot(taken, 1.0), replace(first, at_seconds=2.0)]))
     steps = series.core_steps(series.axis(2, 2.0))
     assert [step and len(step.means) for step in steps] == [4, 32]
-    assert series.curve(utilization_quantity(first_core=9, core_count=1), series.axis(2, 2.0)).values[0] is None
+    absent = HostQuantity("utilization_ratio", first_core=9, core_count=1)
+    assert series.curve(absent, series.axis(2, 2.0)).values[0] is None

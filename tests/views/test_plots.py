@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from neurontools.client.events import EventSeverity, HostEvent
-from neurontools.client.samples import utilization_quantity
+from neurontools.client.samples import HostQuantity
 from neurontools.client.timeline import HostTimeline
 from neurontools.model import DeviceMemory
 from neurontools.views.drawing.glyphs import ASCII, BLOCKS, UNICODE, Glyphs, glyphs_for
@@ -127,7 +127,7 @@ def test_plots_take_the_room_there_is() -> None:
     context = scene_of()
     axis = time_axis(context, WIDTH)
     assert axis is not None
-    plots = [Plot(f"plot {number}", utilization_quantity(), 1.0, percent_label) for number in range(5)]
+    plots = [Plot(f"plot {number}", HostQuantity("utilization_ratio"), 1.0, percent_label) for number in range(5)]
     assert all(len(plot_lines(context, plots, axis, WIDTH, height)) == height for height in range(1, 40))
 
 
