@@ -87,13 +87,11 @@ class RecordingReader:
 
     def messages(self) -> Iterator[bytes]:
         """Yields the snapshots, oldest first, each as the bytes of a GetSnapshotResponse."""
-        for message, _ in self._read_messages():
-            yield message
+        return (message for message, _ in self._read_messages())
 
     def snapshots(self) -> Iterator[neuron_pb2.Snapshot]:
         """Yields the snapshots, oldest first."""
-        for _, snapshot in self._read_messages():
-            yield snapshot
+        return (snapshot for _, snapshot in self._read_messages())
 
     def _read_messages(self) -> Iterator[tuple[bytes, neuron_pb2.Snapshot]]:
         decompressor: MessageDecompressor | None = None

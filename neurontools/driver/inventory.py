@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from neurontools.catalog.facts import UltraServer, is_server_id, required_value, ultraserver_node
+from neurontools.catalog.facts import is_server_id, required_value, ultraserver_node
 from neurontools.driver.devices import (
     MAX_DEVICES,
     DeviceDirectory,
@@ -41,7 +41,6 @@ from neurontools.model import (
     Process,
     Snapshot,
     SourceKind,
-    UltraServerNode,
 )
 
 TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
@@ -181,6 +180,7 @@ def _instance(
         "neuroncore_version": family.neuroncore_version(effective),
     }
     inferred = [name for name, fact in facts.items() if fact.value is not None and not fact.certain]
+    nodes = _node_indices(roots)
     tag = read_text(f"{roots.dmi}/board_asset_tag", 64) or ""
     share = DeviceShare(roots, directories)
     expected = share.allowed_indices or {*range(kind.device_count if kind else 0), *share.fileless}
@@ -203,7 +203,8 @@ def _instance(
         neuroncore_version=facts["neuroncore_version"].value,
         driver_version=driver_version,
         ultraserver_id=_ultraserver_id(roots),
-        ultraserver_node=_ultraserver_node(roots, kind.ultraserver if kind else None),
+        # The elected position of this host in its UltraServer; None outside an UltraServer.
+        ultraserver_node=ultraserver_node(kind.ultraserver if kind else None, *nodes[0]) if nodes else None,
         inferred_fields=tuple(inferred),
         expected_device_indices=tuple(sorted({*expected, *(directory.index for directory in directories)})),
         foreign_device_count=share.foreign_count,
@@ -223,13 +224,6 @@ def _ultraserver_id(roots: Roots) -> str | None:
         text = read_text(f"{roots.device_class}/server_id{suffix}", 32) or ""
         if is_server_id(text):
             return text
-    return None
-
-
-def _ultraserver_node(roots: Roots, ultraserver: UltraServer | None) -> UltraServerNode | None:
-    """Returns the elected position of this host in its UltraServer, or None outside an UltraServer."""
-    for index, node_count in _node_indices(roots):
-        return ultraserver_node(ultraserver, index, node_count)
     return None
 
 

@@ -24,7 +24,11 @@ class KernelRecord:
     def line(self) -> bytes:
         """Formats the record as /dev/kmsg does, with its newline."""
         priority = self.facility * _LEVELS + self.level
-        return b"%d,%d,%d,-;%s\n" % (priority, self.sequence, self.microseconds, _escaped(self.text))
+        text = b"".join(
+            b"%c" % byte if 32 <= byte < 127 and byte != ord("\\") else b"\\x%02x" % byte
+            for byte in self.text.encode("utf-8", "replace")
+        )
+        return b"%d,%d,%d,-;%s\n" % (priority, self.sequence, self.microseconds, text)
 
 
 def parse_kernel_record(line: bytes) -> KernelRecord | None:
@@ -37,18 +41,8 @@ def parse_kernel_record(line: bytes) -> KernelRecord | None:
     if max(priority, sequence, microseconds) > _LARGEST:
         return None
     facility, level = divmod(priority, _LEVELS)
-    return KernelRecord(sequence, microseconds, _unescaped(text), level, facility)
-
-
-def _escaped(text: str) -> bytes:
-    return b"".join(
-        b"%c" % byte if 32 <= byte < 127 and byte != ord("\\") else b"\\x%02x" % byte
-        for byte in text.encode("utf-8", "replace")
-    )
-
-
-def _unescaped(text: bytes) -> str:
-    return _ESCAPED.sub(lambda match: bytes((int(match[1], 16),)), text).decode("utf-8", "replace")
+    unescaped = _ESCAPED.sub(lambda match: bytes((int(match[1], 16),)), text).decode("utf-8", "replace")
+    return KernelRecord(sequence, microseconds, unescaped, level, facility)
 
 
 class DriverEvent(StrEnum):

@@ -67,7 +67,6 @@ CORES_NOT_CONTIGUOUS = "Neuron cores are not contiguous"
 
 
 HIGHEST_CORE = 65535  # limit of core indices, higher than on any host: bounds a mistyped number
-_MAX_DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ def _core(text: str, whole: str) -> int:
 
 
 def _is_core_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS and int(text) <= HIGHEST_CORE
+    return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= HIGHEST_CORE
 
 
 def runtime_error_line(function: str, text: str, pid: int, at_unix_seconds: float) -> str:

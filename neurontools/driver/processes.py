@@ -121,7 +121,6 @@ def read_boot_time(proc: str) -> float | None:
 
 MAX_PROCESSES = 65_536
 MAX_DESCRIPTORS = 65_536
-_DELETED = " (deleted)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +170,7 @@ class OwnerScan:
         return tuple(sorted(found))
 
     def _index(self, path: str, target: str) -> int | None:
-        name = target.removesuffix(_DELETED).rpartition("/")[2]
+        name = target.removesuffix(" (deleted)").rpartition("/")[2]
         digits = name.removeprefix("neuron")
         if name == digits or not (digits.isascii() and digits.isdigit()) or len(digits) > 3:
             return None
@@ -265,7 +264,8 @@ def process_tree(pid: int, proc: str = "/proc") -> tuple[ProcessTreeEntry, ...]:
     while above > 0 and above not in ancestors and len(ancestors) < MOST_ANCESTORS:
         ancestors.insert(0, above)
         above = _parent(above, proc)
-    found = [ProcessTreeEntry(depth, one, _command(one, proc)) for depth, one in enumerate((*ancestors, pid))]
+    pids = enumerate((*ancestors, pid))
+    found = [ProcessTreeEntry(depth, each, ProcessFiles(proc, each).command()) for depth, each in pids]
     _add_children(pid, len(ancestors) + 1, proc, found)
     return tuple(found)
 
@@ -276,7 +276,7 @@ def _add_children(pid: int, depth: int, proc: str, found: list[ProcessTreeEntry]
     for child in _children(pid, proc):
         if len(found) >= MOST_TREE_PROCESSES:
             return
-        found.append(ProcessTreeEntry(depth, child, _command(child, proc)))
+        found.append(ProcessTreeEntry(depth, child, ProcessFiles(proc, child).command()))
         _add_children(child, depth + 1, proc, found)
 
 
@@ -302,10 +302,6 @@ def _children(pid: int, proc: str) -> list[int]:
             continue
         children += [int(word) for word in words if word.isdigit()]
     return sorted(children)
-
-
-def _command(pid: int, proc: str) -> str:
-    return ProcessFiles(proc, pid).command()
 
 
 class OwnUsage:

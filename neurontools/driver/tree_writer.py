@@ -169,8 +169,7 @@ def _user_errors(directory: str) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise UserError(
-            f"can't create a sysfs tree in {directory}: {error.strerror}; give a writable directory",
-            EXIT_USAGE,
+            f"can't create a sysfs tree in {directory}: {error.strerror}; give a writable directory", EXIT_USAGE
         ) from None
 
 
@@ -186,8 +185,7 @@ def _usable_entries(root: Directory) -> set[str]:
     """Returns the names in the directory. Raises UserError unless it is empty or has the tree of a killed process."""
     if root.owner != os.geteuid() or root.mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UserError(
-            f"other users may change the directory {root.path}; give one that only you may write to",
-            EXIT_USAGE,
+            f"other users may change the directory {root.path}; give one that only you may write to", EXIT_USAGE
         )
     entries = set(root.entry_names())
     if entries and _MARKER not in entries:

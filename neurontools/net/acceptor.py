@@ -183,7 +183,7 @@ def _listening_socket(family: int, address: tuple[Any, ...], backlog: int) -> so
 
 
 class ConnectionSlot:
-    """The slot of one connection. A waiting connection (idle, or without a request so far) may be evicted."""
+    """The slot of a connection. A waiting connection (idle, or without a request so far) may be evicted."""
 
     __slots__ = ("_limiter", "make_room", "peer")
 
@@ -322,22 +322,11 @@ def client_key(address: str) -> str:
     return str(ipaddress.ip_network((host, 64), strict=False))
 
 
-async def wait_readable(connection: socket.socket) -> None:
-    """Waits until the peer has sent data or has closed the connection."""
+async def wait_ready(connection: socket.socket, *, to_write: bool = False) -> None:
+    """Waits until data can be read (with `to_write`: written), or until the peer has closed the connection."""
     loop = asyncio.get_running_loop()
-    await _wait_ready(connection, loop.add_reader, loop.remove_reader)
-
-
-async def wait_writable(connection: socket.socket) -> None:
-    """Waits until data can be sent or the peer has closed the connection."""
-    loop = asyncio.get_running_loop()
-    await _wait_ready(connection, loop.add_writer, loop.remove_writer)
-
-
-async def _wait_ready(
-    connection: socket.socket, add: Callable[..., None], remove: Callable[[socket.socket], object]
-) -> None:
-    is_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    add, remove = (loop.add_writer, loop.remove_writer) if to_write else (loop.add_reader, loop.remove_reader)
+    is_ready: asyncio.Future[None] = loop.create_future()
 
     def ready() -> None:
         remove(connection)

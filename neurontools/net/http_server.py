@@ -14,7 +14,7 @@ from typing import Any
 
 import h11
 
-from neurontools.net.acceptor import Acceptor, ConnectionLimiter, ConnectionSlot, client_key, listeners, wait_readable
+from neurontools.net.acceptor import Acceptor, ConnectionLimiter, ConnectionSlot, client_key, listeners, wait_ready
 from neurontools.net.http_site import (
     CompressibleDocument,
     HttpRequest,
@@ -257,7 +257,7 @@ class HttpServer:
         try:
             with contextlib.suppress(OSError, asyncio.CancelledError):  # cancelled by eviction
                 async with asyncio.timeout(self._limits.head_seconds) as patience:
-                    await wait_readable(connection)
+                    await wait_ready(connection)
                     if not connection.recv(1, socket.MSG_PEEK):
                         return
                     reader, writer = await self._open_streams(connection, slot)

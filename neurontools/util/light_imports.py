@@ -7,7 +7,7 @@ from types import MemberDescriptorType, ModuleType, SimpleNamespace
 
 TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 _MISSING = object()
@@ -90,17 +90,10 @@ def _add_initializer(kind: Any) -> Any:
         is_slot = isinstance(default, MemberDescriptorType)
         listed[name] = SimpleNamespace(name=name, default=_MISSING if is_slot else default)
     kind.__light_fields__ = tuple(listed.values())
-    kind.__init__ = _initializer(
-        tuple(listed),
-        {field.name: field.default for field in listed.values() if field.default is not _MISSING},
-        getattr(kind, "__post_init__", None),
-    )
-    return kind
+    names = tuple(listed)
+    defaults = {field.name: field.default for field in listed.values() if field.default is not _MISSING}
+    post_init = getattr(kind, "__post_init__", None)
 
-
-def _initializer(
-    names: Iterable[str], defaults: dict[str, object], post_init: Callable[[object], None] | None
-) -> Callable[..., None]:
     def initialize(self: Any, *arguments: object, **named: object) -> None:
         values = self.__dict__
         values.update(defaults)
@@ -109,7 +102,8 @@ def _initializer(
         if post_init is not None:
             post_init(self)
 
-    return initialize
+    kind.__init__ = initialize
+    return kind
 
 
 # Importing enum takes a third of Python's start time, because it imports functools and collections.

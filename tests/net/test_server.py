@@ -16,19 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neurontools.net import http_site
 from neurontools.net.http_server import HttpLimits
-from neurontools.net.http_site import (
-    CompressedPart,
-    CompressibleDocument,
-    HostCheck,
-    HttpAccess,
-    HttpPage,
-    HttpRequest,
-    HttpResponse,
-    Site,
-    accepts_gzip,
-    read_token,
-)
+from neurontools.net.http_site import HttpAccess, HttpPage, HttpRequest, HttpResponse, Site
 from neurontools.net.tls import FileProblem, ServerFiles, ServerTls
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.connections import client_hello, is_closed
@@ -115,7 +105,9 @@ def test_a_connection_is_kept_until_either_side_ends_it(serve: Serve) -> None:
 
 
 def test_a_document_is_compressed_once_for_all_who_ask(serve: Serve) -> None:
-    document = CompressibleDocument([CompressedPart(LINES[:1000]), CompressedPart(LINES[1000:])])
+    document = http_site.CompressibleDocument(
+        [http_site.CompressedPart(LINES[:1000]), http_site.CompressedPart(LINES[1000:])]
+    )
     made: list[int] = []
 
     def page(_: HttpRequest) -> HttpResponse:
@@ -243,7 +235,7 @@ def resident_bytes() -> int:
 
 
 def test_names_that_are_not_ours_are_misdirected(serve: Serve) -> None:
-    access = HttpAccess(hosts=HostCheck(["metrics.example.org"]))
+    access = HttpAccess(hosts=http_site.HostCheck(["metrics.example.org"]))
     served = serve({"/": FRONT, "/echo": HttpPage(echo)}, access)
     for name in ("127.0.0.1:8000", "[::1]:8000", "localhost", "a.localhost:1", socket.gethostname(), "10.1.2.3"):
         assert served.get("/echo", Host=name).status == 200
@@ -287,27 +279,27 @@ def test_a_client_that_does_not_read_is_dropped_and_its_stream_waits_in_no_buffe
 def test_a_token_is_short_and_of_ascii(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(" s3cret\n", "utf-8")
-    assert read_token(str(file)) == b"s3cret"
+    assert http_site.read_token(str(file)) == b"s3cret"
     for content in (b"", b" ", b"x" * 5000, "gehe\u00efm".encode()):
         file.write_bytes(content)
         with pytest.raises(FileProblem, match="no token; write one line of ASCII"):
-            read_token(str(file))
+            http_site.read_token(str(file))
     file.unlink()
     with pytest.raises(FileProblem, match=r"bearer_token_file: .*: No such file or directory; give a readable file"):
-        read_token(str(file))
+        http_site.read_token(str(file))
 
 
 @given(st.lists(st.binary(max_size=100_000)))
 def test_parts_make_one_gzip_file(contents: list[bytes]) -> None:
-    document = CompressibleDocument(map(CompressedPart, contents))
+    document = http_site.CompressibleDocument(map(http_site.CompressedPart, contents))
     assert gzip.decompress(document.gzipped) == document.content == b"".join(contents)
 
 
 def test_a_part_that_stays_is_not_compressed_again() -> None:
-    stays = CompressedPart(b"level 1\n" * 1000)
-    first = CompressibleDocument([stays, CompressedPart(b"one")]).gzipped
+    stays = http_site.CompressedPart(b"level 1\n" * 1000)
+    first = http_site.CompressibleDocument([stays, http_site.CompressedPart(b"one")]).gzipped
     kept = stays.deflated
-    second = CompressibleDocument([CompressedPart(b"two"), stays]).gzipped
+    second = http_site.CompressibleDocument([http_site.CompressedPart(b"two"), stays]).gzipped
     assert kept in first
     assert kept in second
     assert stays.deflated is kept
@@ -315,6 +307,6 @@ def test_a_part_that_stays_is_not_compressed_again() -> None:
 
 def test_who_accepts_gzip() -> None:
     for header in ("gzip", "GZIP; q=0.3", "deflate, gzip;q=1.0, *;q=0.5", "*", "br;q=x, gzip;q=x"):
-        assert accepts_gzip(header)
+        assert http_site.accepts_gzip(header)
     for header in ("", "gzip;q=0", "gzip; q=0.000, *", "*;q=0", "identity"):
-        assert not accepts_gzip(header)
+        assert not http_site.accepts_gzip(header)

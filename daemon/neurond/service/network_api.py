@@ -32,8 +32,7 @@ from neurontools.net.acceptor import (
     client_key,
     listen_address,
     listeners,
-    wait_readable,
-    wait_writable,
+    wait_ready,
 )
 from neurontools.net.tls import Role, ServerTls, Subjects, subject_names
 from neurontools.rpc import socket_path
@@ -261,7 +260,7 @@ class TlsConnectionProxy:
         with contextlib.ExitStack() as closing:
             closing.callback(connection.close)
             _set_tcp_options(connection)
-            await wait_readable(connection)
+            await wait_ready(connection)
             if not connection.recv(1, socket.MSG_PEEK):
                 raise ConnectionResetError
             await self._rate_limiter.acquire(address)
@@ -318,9 +317,9 @@ async def _shake_hands(secured: ssl.SSLSocket) -> None:
             secured.do_handshake()
             return
         except ssl.SSLWantReadError:
-            await wait_readable(secured)
+            await wait_ready(secured)
         except ssl.SSLWantWriteError:
-            await wait_writable(secured)
+            await wait_ready(secured, to_write=True)
 
 
 def _set_tcp_options(connection: socket.socket) -> None:
