@@ -190,15 +190,13 @@ class LiveFeed(Feed):
             if self._latest is not None:
                 self._past.request(self._latest, None)
             self._is_past_wanted = True
-        elif moment is not None and before is not None and self._has_gap(before, moment):
-            self._past.request(moment, before)
+        elif moment is not None and before is not None:
+            usual_seconds = max(self.interval_seconds, moment.sample.interval_seconds)
+            if moment.at_seconds - before.at_seconds > _MISSED_INTERVALS * usual_seconds:
+                self._past.request(moment, before)
         if moment is not None or self.status.link is not FeedState.LIVE:
             self.status = FeedStatus(FeedState.LIVE, since_seconds=time.monotonic())
             self._notify()
-
-    def _has_gap(self, before: Moment, moment: Moment) -> bool:
-        usual_seconds = max(self.interval_seconds, moment.sample.interval_seconds)
-        return moment.at_seconds - before.at_seconds > _MISSED_INTERVALS * usual_seconds
 
     def _record(self, message: bytes) -> None:
         recorder = self.recorder

@@ -75,7 +75,8 @@ def sample_snapshot(snapshot: neuron_pb2.Snapshot, at_seconds: float) -> HostSam
     processes = snapshot.processes
     numbers = [core.utilization_ratio if core and core.HasField("utilization_ratio") else nan for core in cores]
     numbers += [core.flops_per_second if core and core.HasField("flops_per_second") else nan for core in cores]
-    numbers += [_memory_bytes(core) for core in cores]
+    memory = [core.memory.ListFields() if core else () for core in cores]
+    numbers += [sum(size for _, size in fields) if fields else nan for fields in memory]
     numbers += [p.executions_per_second if p.HasField("executions_per_second") else nan for p in processes]
     numbers += [p.total_latency.p99_seconds if p.HasField("total_latency") else nan for p in processes]
     return HostSample(
@@ -91,11 +92,6 @@ def sample_snapshot(snapshot: neuron_pb2.Snapshot, at_seconds: float) -> HostSam
 def _intern_pids(pids: tuple[int, ...]) -> tuple[int, ...]:
     """Returns one shared tuple for equal tuples. Thousands of samples have the same PIDs, so this saves memory."""
     return pids
-
-
-def _memory_bytes(core: neuron_pb2.NeuronCore | None) -> float:
-    fields = core.memory.ListFields() if core else ()
-    return sum(size for _, size in fields) if fields else nan
 
 
 class Downsampler(Generic[_Step]):

@@ -173,14 +173,6 @@ _EARLIER: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 
 
-def _of_two_names(path: str, values: tuple[str, ...] = COUNTER_VALUES) -> Iterator[SysfsFile]:
-    directory = path.rpartition("/")[0]
-    earlier, since = _EARLIER[path]
-    earlier_directory = earlier.rpartition("/")[0]
-    yield from (SysfsFile(f"{directory}/{value}", since=since) for value in values)
-    yield from (SysfsFile(f"{earlier_directory}/{value}", until=since) for value in values)
-
-
 def _counters(
     path: Callable[[str, str], str],
     names: Iterable[str],
@@ -190,7 +182,10 @@ def _counters(
 ) -> Iterator[SysfsFile]:
     for name in names:
         if path(name, "total") in _EARLIER and since.get(name) is None:
-            yield from _of_two_names(path(name, "total"), values)
+            earlier, renamed_in = _EARLIER[path(name, "total")]
+            yield from (SysfsFile(path(name, value), since=renamed_in) for value in values)
+            earlier_directory = earlier.rpartition("/")[0]
+            yield from (SysfsFile(f"{earlier_directory}/{value}", until=renamed_in) for value in values)
         else:
             begins = since.get(name) or first
             for value in values:

@@ -100,7 +100,8 @@ class HttpConnection:
         return b"".join(parts)
 
     async def _respond(self, response: HttpResponse, request: HttpRequest | None) -> None:
-        headers = [("Date", _http_date()), ("Content-Type", response.content_type), *response.headers]
+        date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
+        headers = [("Date", date), ("Content-Type", response.content_type), *response.headers]
         content = response.body
         if isinstance(content, CompressibleDocument):
             if content.compressible:
@@ -184,10 +185,6 @@ class HttpConnection:
 def _has_short_body(request: HttpRequest) -> bool:
     length = request.header("content-length")
     return request.method == "POST" and length.isdecimal() and len(length) < 6 and int(length) <= MAX_BODY_BYTES
-
-
-def _http_date() -> str:
-    return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
 
 
 _BACKLOG = 1024

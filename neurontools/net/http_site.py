@@ -315,7 +315,8 @@ class Site:
 
     def answer(self, request: HttpRequest) -> HttpResponse:
         """Returns the response to a request. Logs an exception in a page and answers 500."""
-        page = self._pages.get(request.path) or self._pages.get(_top_directory(request.path), self._otherwise)
+        top_directory = f"/{request.path[1:].partition('/')[0]}/"
+        page = self._pages.get(request.path) or self._pages.get(top_directory, self._otherwise)
         if not page.is_open:
             if not self.access.admits_host(request.authority):
                 return refusal(
@@ -335,7 +336,3 @@ class Site:
             # An exception in a page must not end the process, and the client must not get an empty page.
             _log.exception("%s could not be made", request.path)
             return refusal(500, "this page could not be made; the log says why")
-
-
-def _top_directory(path: str) -> str:
-    return f"/{path[1:].partition('/')[0]}/"

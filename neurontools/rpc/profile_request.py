@@ -56,7 +56,10 @@ class RequestedProfile:
                 _connect(connection, socket_path)
                 line = _line(connection, deadline)
                 if line is None or line.startswith(b"error: "):
-                    raise NoDaemon(_refusal(socket_path, line), EXIT_NO_DAEMON, is_absent=False)
+                    reason = b"" if line is None else line.removeprefix(b"error: ")
+                    why = "ended the connection" if line is None else f"refuses: {reason.decode('utf-8', 'replace')}"
+                    problem = f"the monitor daemon at unix:{socket_path} {why}"
+                    raise NoDaemon(problem, EXIT_NO_DAEMON, is_absent=False)
                 request = profile_protocol.encode_request(pid, profile_protocol.ProfileOptions(seconds, steps))
                 socket.send_fds(connection, [request], [theirs.fileno()])
                 theirs.close()  # the daemon has its own copy of this descriptor
@@ -162,12 +165,6 @@ def _connect(connection: socket.socket, socket_path: str) -> None:
         unreachable = Unreachable(error.strerror or str(error))
         unreachable.__cause__ = error
         raise ask_error(socket_path, unreachable) from error
-
-
-def _refusal(socket_path: str, line: bytes | None) -> str:
-    reason = None if line is None else line.removeprefix(b"error: ").decode("utf-8", "replace")
-    why = "ended the connection" if reason is None else f"refuses: {reason}"
-    return f"the monitor daemon at unix:{socket_path} {why}"
 
 
 def _line(connection: socket.socket, deadline: float) -> bytes | None:

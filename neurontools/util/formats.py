@@ -117,9 +117,8 @@ def element(tag: str, *content: str, **attributes: str | float) -> Markup:
 
     Content that is not Markup is escaped.
     """
-    attributes_text = "".join(
-        f' {_attribute_name(key)}="{escape_markup(_attribute_text(value))}"' for key, value in attributes.items()
-    )
+    texts = {key: value if isinstance(value, str) else f"{value:.6g}" for key, value in attributes.items()}
+    attributes_text = "".join(f' {_attribute_name(key)}="{escape_markup(text)}"' for key, text in texts.items())
     if tag in _VOID_ELEMENTS and not content:
         return Markup(f"<{tag}{attributes_text}/>")
     return Markup(f"<{tag}{attributes_text}>{join_markup(content)}</{tag}>")
@@ -132,10 +131,6 @@ def join_markup(parts: Iterable[str]) -> Markup:
 
 def _attribute_name(key: str) -> str:
     return key.rstrip("_") if key in ("class_", "for_") else key if key == "viewBox" else key.replace("_", "-")
-
-
-def _attribute_text(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
 
 
 @dataclass(frozen=True)
