@@ -25,27 +25,19 @@ _DEVICE, _CORE = "neuron", "neuron_core"
 _MAX_MOUNTINFO_BYTES = 4 * 2**20  # mountinfo of a Kubernetes node lists the mounts of all containers
 
 
+@dataclass(eq=False, slots=True)
 class DeviceDirectory:
-    """The sysfs directory of one device.
+    """The sysfs directory of one device. `index` and `driver_index` differ in a container with only some devices."""
 
-    `index` is N of /dev/neuronN. `driver_index` is the number in the directory's name. The two differ in a container
-    that has only some of the devices. `number` is the device number, "major:minor".
-    """
-
-    __slots__ = ("_layouts", "driver_index", "index", "number", "path")
-
-    def __init__(
-        self, index: int, driver_index: int, path: str, number: str | None, layouts: list[FileLocator] | None = None
-    ) -> None:
-        self.index = index
-        self.driver_index = driver_index
-        self.path = path
-        self.number = number
-        self._layouts: list[FileLocator] = [] if layouts is None else layouts
+    index: int  # N of /dev/neuronN
+    driver_index: int  # the number in the directory's name
+    path: str
+    number: str | None  # the device number, "major:minor"
+    _layouts: list[FileLocator]  # shared by all devices; empty until the first use of `layouts`
 
     @property
     def layouts(self) -> FileLocator:
-        """The locator of files that the driver has moved. Created at first use and shared by all devices."""
+        """The locator of files that the driver has moved."""
         if not self._layouts:
             from neurontools.driver.sysfs_layout import FileLocator
 

@@ -49,6 +49,7 @@ class ExportedTree:
         self._processes: dict[int, ExportedProcess] = {}
         self._boot = read_boot_time("/proc") or time.time()
         self._writer = TreeWriter(directory)
+        self.directory = self._writer.directory  # the absolute path
         try:
             self._write_host(snapshot, driver_version)
             self.update(snapshot)
@@ -60,10 +61,6 @@ class ExportedTree:
         except BaseException:
             self._writer.close()
             raise
-
-    @property
-    def directory(self) -> str:
-        return self._writer.directory
 
     @property
     def roots(self) -> Roots:

@@ -222,18 +222,17 @@ class ConnectionLimiter:
         waiting connection of the peer with the most connections. Calls `make_room` of the evicted connection.
         """
         own = self._of_peer.get(peer, {})
-        if len(own) >= self._share:
-            loser = _longest_waiting(own)
-        elif self._count >= self._most:
-            crowds = sorted(self._of_peer.values(), key=len, reverse=True)
-            loser = next((place for crowd in crowds if (place := _longest_waiting(crowd)) is not None), None)
-        else:
-            return self._add_slot(peer, make_room)
-        if loser is None:
-            return None
-        self.release(loser)
-        loser.make_room()
-        return self._add_slot(peer, make_room)
+        if len(own) >= self._share or self._count >= self._most:
+            crowds = [own] if len(own) >= self._share else sorted(self._of_peer.values(), key=len, reverse=True)
+            loser = next((slot for crowd in crowds for slot, waiting in crowd.items() if waiting), None)
+            if loser is None:
+                return None
+            self.release(loser)
+            loser.make_room()
+        slot = ConnectionSlot(self, peer, make_room)
+        self._of_peer.setdefault(peer, {})[slot] = True
+        self._count += 1
+        return slot
 
     def mark(self, slot: ConnectionSlot, *, waiting: bool) -> None:
         """Marks a connection as waiting or busy. Its waiting time starts now."""
@@ -247,16 +246,6 @@ class ConnectionLimiter:
             self._count -= 1
         if not crowd:
             self._of_peer.pop(slot.peer, None)
-
-    def _add_slot(self, peer: Hashable, make_room: Callable[[], None]) -> ConnectionSlot:
-        slot = ConnectionSlot(self, peer, make_room)
-        self._of_peer.setdefault(peer, {})[slot] = True
-        self._count += 1
-        return slot
-
-
-def _longest_waiting(crowd: dict[ConnectionSlot, bool]) -> ConnectionSlot | None:
-    return next((place for place, waiting in crowd.items() if waiting), None)
 
 
 class RateLimiter:

@@ -44,12 +44,8 @@ def decode_varint(message: bytes, position: int) -> tuple[int, int]:
 
 
 def encode_uint(number: int, value: int) -> bytes:
-    """Encodes a field of type uint32, uint64 or enum."""
+    """Encodes a field of type uint32, uint64, enum or bool."""
     return _tag(number, VARINT) + encode_varint(value)
-
-
-def encode_bool(number: int, value: bool) -> bytes:
-    return encode_uint(number, int(value))
 
 
 def encode_bytes(number: int, value: bytes) -> bytes:

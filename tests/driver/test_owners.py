@@ -57,7 +57,8 @@ def holder(device: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def _directories(*numbers: str) -> list[DeviceDirectory]:
-    return [DeviceDirectory(index, index, f"/nowhere/neuron{index}", number) for index, number in enumerate(numbers)]
+    pairs = enumerate(numbers)
+    return [DeviceDirectory(index, index, f"/nowhere/neuron{index}", number, []) for index, number in pairs]
 
 
 def test_a_real_process_is_found_by_its_open_device(holder: subprocess.Popen[str]) -> None:
@@ -149,7 +150,7 @@ def test_a_command_name_with_parentheses_does_not_confuse_the_times(tmp_path: Pa
 
 
 def _tracker(proc: Path) -> OwnerTracker:
-    directories = [DeviceDirectory(index, index, f"/nowhere/{index}", None) for index in range(2)]
+    directories = [DeviceDirectory(index, index, f"/nowhere/{index}", None, []) for index in range(2)]
     return OwnerTracker(OwnerScan(Roots(proc=str(proc), dev=str(proc)), directories), GilYield())
 
 

@@ -181,8 +181,7 @@ def test_sockets_that_nobody_can_be_reached_at(tmp_path: Path) -> None:
     ):
         with pytest.raises(Unreachable, match=cause) as caught:
             call(str(tmp_path / name), "echo")
-        assert isinstance(caught.value.__cause__, OSError)
-        assert caught.value.__cause__.errno == number
+        assert getattr(caught.value.__cause__, "errno", "") == number
 
 
 def test_permission_denied(tmp_path: Path) -> None:

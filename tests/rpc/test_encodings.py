@@ -47,7 +47,7 @@ def test_protobuf_reads_what_is_written(
     written = (
         wire.encode_uint(1, small)
         + wire.encode_uint(2, large)
-        + wire.encode_bool(3, flag)
+        + wire.encode_uint(3, flag)
         + wire.encode_string(4, text)
         + wire.encode_bytes(5, blob)
         + wire.encode_packed(6, packed)

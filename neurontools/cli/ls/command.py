@@ -144,7 +144,7 @@ class DeviceListQuery:
         request = wire.encode_uint(_FORMAT, _FORMAT_JSON if "json-output" in given else _FORMAT_TABLE)
         for field, name in ((_WIDE, "wide"), (_ALL_PROCESSES, "show-all-procs"), (_TOPOLOGY, "topology")):
             if name in given:
-                request += wire.encode_bool(field, True)
+                request += wire.encode_uint(field, 1)
         return request + wire.encode_uint(_LNC, lnc) if lnc else request
 
     def answer_from_devices(self) -> str | None:
