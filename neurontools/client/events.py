@@ -184,9 +184,11 @@ def _device_events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: 
     ecc_before = {device.index: device.ecc for device in before.devices}
     for device in after.devices:
         old = ecc_before.get(device.index)
-        for field, name, is_critical in _ECC_KINDS if old is not None else ():
+        if old is None:
+            continue
+        for field, name, is_critical in _ECC_KINDS:
             grown = getattr(device.ecc, field) - getattr(old, field)
-            if grown > 0 and old.HasField(field):
+            if grown > 0 and old.HasField(field):  # type: ignore[arg-type]
                 severity = EventSeverity.CRITICAL if is_critical else EventSeverity.WARNING
                 text = f"ND {device.index}: {counted(grown, f'{name} ECC error')}"
                 yield HostEvent(at, "ecc", severity, text, device_index=device.index)

@@ -414,7 +414,7 @@ class _Host:
 def _lost_reason(error: Exception) -> str:
     """Returns a short text that says why a host is lost."""
     if isinstance(error, Unreachable):
-        cause = error.reason[:1].lower() + error.reason[1:]
+        cause = str(error)[:1].lower() + str(error)[1:]
         return "not permitted to this user" if isinstance(error.__cause__, PermissionError) else f"no daemon: {cause}"
     if isinstance(error, RpcError):
         return _PLAIN.get(error.code, error.details or "its neurond ended the call")
