@@ -26,7 +26,7 @@ def _run(arguments: list[str]) -> int:
     settings = os.environ.pop(_SETTINGS, None)
     if settings is not None:
         return _serve(settings)
-    from neurond.startup.command_line import settings_from
+    from neurond.startup.configuration import settings_from
 
     daemon_settings = settings_from(arguments)
     if daemon_settings is not None:
@@ -61,7 +61,6 @@ def _serve(text: str) -> int:
 
 
 def _interpreter_flags() -> list[str]:
-    """Returns the flags that this Python interpreter was started with, such as -X and -W."""
     import subprocess
 
     return subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined,no-any-return]  # noqa: SLF001

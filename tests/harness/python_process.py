@@ -30,7 +30,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 MONITORS = (
     "neurond.daemon",
-    "neurond.startup.command_line",
+    "neurond.startup.configuration",
     "neurontools.cli.daemon.private",
     "neurontools.exporters.monitor.recorder",
     "neurontools.exporters.monitor.configuration",

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from neurond.settings import Settings
 from neurond.sources.simulated import SCENARIOS
-from neurond.startup.command_line import settings_from
-from neurond.startup.configuration import FLAGS, DaemonConfiguration, resolve_settings
+from neurond.startup.configuration import FLAGS, DaemonConfiguration, resolve_settings, settings_from
 
 from neurontools import catalog
 from neurontools.util.errors import EXIT_USAGE, UserError

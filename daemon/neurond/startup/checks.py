@@ -62,10 +62,7 @@ def _check_metrics(settings: Settings) -> None:
     if settings.metrics_listen is None:
         for name, key in _LISTENER_SETTINGS.items():
             if getattr(settings, name) not in (None, True):
-                raise UserError(
-                    f"{key} needs a listener for metrics; set metrics.listen, or leave it out",
-                    EXIT_USAGE,
-                )
+                raise UserError(f"{key} needs a listener for metrics; set metrics.listen, or leave it out", EXIT_USAGE)
 
 
 def _check_plain_metrics(settings: Settings) -> None:

@@ -5,11 +5,14 @@ Only the first stage of the daemon imports this module, because pydantic takes m
 
 from __future__ import annotations
 
+import argparse
+import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NoReturn, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,6 +20,7 @@ from neurond.service.socket_files import group_id
 from neurond.settings import Settings
 from neurond.sources.simulated import SCENARIOS
 from neurond.startup.checks import check_settings
+from neurond.system.lifecycle import exit_with_parent
 from neurontools import catalog
 from neurontools.catalog.facts import parse_ultraserver_place
 from neurontools.driver.environment import (
@@ -30,9 +34,10 @@ from neurontools.model import health
 from neurontools.net.acceptor import listen_address
 from neurontools.net.tls import checked_name
 from neurontools.rpc import socket_path
+from neurontools.util.command_lifecycle import exit_code_text, write_text
 from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.version import __version__
 
-_Path = Annotated[str, Field(min_length=1)]
 _Seconds = Annotated[float, Field(allow_inf_nan=False)]
 _LogLevel = Literal["error", "warning", "info", "debug"]
 _Limit = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
@@ -42,6 +47,10 @@ def value_text(value: object) -> str:
     """Formats an invalid value for an error message, with at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute())
 
 
 def _listen_address(text: str) -> str:
@@ -86,17 +95,18 @@ def _problem_name(text: str) -> str:
     return text
 
 
+_Path = Annotated[str, Field(min_length=1), AfterValidator(_absolute)]
 _Argument = Annotated[str, AfterValidator(_argument)]
 _ListenAddress = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_listen_address)]
 
 
 class _Table(BaseModel):
+    """One table of the configuration file, or the whole file."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class DaemonTable(_Table):
-    """The table [daemon] of the configuration file."""
-
     socket: Annotated[str, Field(min_length=1)] | None = None
     interval_seconds: Annotated[_Seconds, Field(ge=0.01, le=3600)] = 1.0
     history_seconds: Annotated[_Seconds, Field(ge=0, le=86_400)] = 600.0
@@ -105,12 +115,10 @@ class DaemonTable(_Table):
     group: Annotated[str, Field(min_length=1)] | None = None
     state_directory: _Path | None = None
     listen: _ListenAddress | None = None
-    kmsg: str | None = None
+    kmsg: Annotated[str, AfterValidator(lambda path: path and _absolute(path))] | None = None
 
 
 class SimulateTable(_Table):
-    """The table [simulate] of the configuration file: the simulated instance."""
-
     instance_type: str | None = None
     ultraserver: Annotated[str, AfterValidator(_ultraserver_place)] | None = None
     logical_neuroncore_config: Literal[1, 2] | None = None
@@ -120,8 +128,6 @@ _Subjects = Annotated[list[Annotated[str, AfterValidator(checked_name)]], Field(
 
 
 class TlsTable(_Table):
-    """The table [tls] of the configuration file: certificates for all network listeners, and the roles of clients."""
-
     certificate: _Path | None = None
     key: _Path | None = None
     client_ca: _Path | None = None
@@ -130,8 +136,6 @@ class TlsTable(_Table):
 
 
 class MetricsTable(_Table):
-    """The table [metrics] of the configuration file: the HTTP listener for /metrics, and the export over OTLP."""
-
     listen: _ListenAddress | None = None
     tls: bool = True
     tls_certificate: _Path | None = None
@@ -145,8 +149,6 @@ class MetricsTable(_Table):
 
 
 class WebTable(_Table):
-    """The table [web] of the configuration file: pages for browsers."""
-
     enabled: bool = False
     show_commands: bool = False
     show_users: bool = False
@@ -171,16 +173,12 @@ class HealthTable(_Table):
 
 
 class LoadTable(_Table):
-    """The table [load] of the configuration file: the synthetic load."""
-
     scenario: Annotated[str, AfterValidator(_scenario)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     neuroncores: Annotated[int, Field(ge=1, le=1024)] | None = None
 
 
 class SysfsTable(_Table):
-    """The table [sysfs] of the configuration file: where and how to read the driver's files."""
-
     root: _Path = "/sys"
     proc_root: _Path = "/proc"
     dev_root: _Path = "/dev"
@@ -189,16 +187,12 @@ class SysfsTable(_Table):
 
 
 class ExportTable(_Table):
-    """The table [export] of the configuration file: sysfs tree and kernel log of a simulated host."""
-
-    sysfs: Annotated[str, Field(min_length=1)] | None = None
+    sysfs: _Path | None = None
     driver_version: Annotated[str, Field(pattern=r"^\d{1,6}(\.\d{1,6}){1,4}$")] = "2.30.2.0"
-    kernel_log: Annotated[str, Field(min_length=1)] | None = None
+    kernel_log: _Path | None = None
 
 
 class KubernetesTable(_Table):
-    """The table [kubernetes] of the configuration file: the kubelet's socket."""
-
     pod_resources_socket: _Path = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
@@ -221,8 +215,6 @@ class ActionsTable(_Table):
 
 
 class DaemonConfiguration(_Table):
-    """All tables of the configuration file."""
-
     daemon: DaemonTable = DaemonTable()
     tls: TlsTable = TlsTable()
     metrics: MetricsTable = MetricsTable()
@@ -236,6 +228,7 @@ class DaemonConfiguration(_Table):
     actions: ActionsTable = ActionsTable()
 
 
+_ROOTS = {"root": SYSFS_ROOT, "proc_root": PROC_ROOT, "dev_root": DEV_ROOT}  # keys of [sysfs], and their variables
 STATE_DIRECTORY = "STATE_DIRECTORY"  # set by systemd for StateDirectory= (systemd.exec(5))
 _MOST_BYTES = 2**20
 LOG_LEVELS: tuple[str, ...] = get_args(_LogLevel)
@@ -250,14 +243,16 @@ def resolve_settings(
     """
     written = {} if file is None else read_toml(file)
     _validated(written, lambda path: _place(file or "", path))
-    given = {table: {**written.get(table, {}), **flags.get(table, {})} for table in _TABLES}
+    roots = {key: environment[name] for key, name in _ROOTS.items() if environment.get(name)}
+    given = {
+        table: written.get(table, {}) | (roots if table == "sysfs" else {}) | flags.get(table, {})
+        for table in DaemonConfiguration.model_fields
+    }
     configuration = _validated(given, lambda path: FLAGS[".".join(path)])  # the file is valid, so an error is in a flag
     daemon, simulate, load = configuration.daemon, configuration.simulate, configuration.load
-    if load.scenario and not simulate.instance_type:
-        raise UserError("--load needs simulated devices; add --simulate TYPE", EXIT_USAGE)
-    if simulate.ultraserver is not None and not simulate.instance_type:
-        raise UserError("--ultraserver needs simulated devices; add --simulate TYPE", EXIT_USAGE)
     for flag, wanted in (
+        ("--load", load.scenario),
+        ("--ultraserver", simulate.ultraserver),
         ("--export-sysfs", configuration.export.sysfs),
         ("--export-kernel-log", configuration.export.kernel_log),
     ):
@@ -276,43 +271,21 @@ def resolve_settings(
     if daemon.group is not None:
         group_id(daemon.group)
 
-    metrics, tls = configuration.metrics, configuration.tls
-
-    def root_of(key: str, variable: str) -> str:
-        given = flags.get("sysfs", {}).get(key) or environment.get(variable) or getattr(configuration.sysfs, key)
-        return str(Path(given).absolute())
-
+    metrics, sysfs = dict(configuration.metrics), configuration.sysfs
+    state_directory = daemon.state_directory or environment.get(STATE_DIRECTORY, "").partition(":")[0]
     settings = Settings(
-        socket=_socket(flags, daemon, environment, file),
-        interval_seconds=daemon.interval_seconds,
-        history_seconds=daemon.history_seconds,
-        history_bytes=daemon.history_bytes,
-        log_level=daemon.log_level,
-        group=daemon.group,
-        state_directory=_absolute(
-            daemon.state_directory or environment.get(STATE_DIRECTORY, "").partition(":")[0] or None
-        ),
-        actions=configuration.actions.enabled_settings(),
-        kmsg=_absolute(daemon.kmsg) if daemon.kmsg else daemon.kmsg,
-        listen=daemon.listen,
-        tls_certificate=_absolute(tls.certificate),
-        tls_key=_absolute(tls.key),
-        tls_client_ca=_absolute(tls.client_ca),
-        tls_summary=tls.summary,
-        tls_full=tls.full,
-        metrics_listen=metrics.listen,
-        metrics_tls=metrics.tls,
-        metrics_tls_certificate=_absolute(metrics.tls_certificate),
-        metrics_tls_key=_absolute(metrics.tls_key),
-        metrics_tls_client_ca=_absolute(metrics.tls_client_ca),
-        metrics_bearer_token_file=_absolute(metrics.bearer_token_file),
-        metrics_hosts=metrics.hosts,
+        **dict(daemon)
+        | {
+            "socket": _socket(flags, daemon, environment, file),
+            "state_directory": _absolute(state_directory) if state_directory else None,
+        },
+        **{f"tls_{key}": value for key, value in configuration.tls},
+        **{key: metrics.pop(key) for key in ("otlp_endpoint", "otlp_interval_seconds")},
+        **{f"metrics_{key}": value for key, value in metrics.items()},
         web=configuration.web.enabled,
         web_shows_commands=configuration.web.show_commands,
         web_shows_users=configuration.web.show_users,
-        metrics_untagged_together=metrics.untagged_together,
-        otlp_endpoint=metrics.otlp_endpoint,
-        otlp_interval_seconds=metrics.otlp_interval_seconds,
+        actions=configuration.actions.enabled_settings(),
         health_thresholds=configuration.health.changed(),
         simulate=_known_instance_type(simulate.instance_type, lnc),
         ultraserver=simulate.ultraserver,
@@ -320,24 +293,16 @@ def resolve_settings(
         load=load.scenario,
         load_seed=load.seed,
         load_neuroncores=load.neuroncores,
-        sysfs_root=root_of("root", SYSFS_ROOT),
-        proc_root=root_of("proc_root", PROC_ROOT),
-        dev_root=root_of("dev_root", DEV_ROOT),
-        imds=configuration.sysfs.imds,
-        time_in_use_unit=None
-        if configuration.sysfs.time_in_use_unit == "auto"
-        else configuration.sysfs.time_in_use_unit,
-        export_sysfs=_absolute(configuration.export.sysfs),
-        export_driver_version=configuration.export.driver_version,
-        export_kernel_log=_absolute(configuration.export.kernel_log),
-        pod_resources_socket=str(Path(configuration.kubernetes.pod_resources_socket).absolute()),
+        sysfs_root=sysfs.root,
+        proc_root=sysfs.proc_root,
+        dev_root=sysfs.dev_root,
+        imds=sysfs.imds,
+        time_in_use_unit=None if sysfs.time_in_use_unit == "auto" else sysfs.time_in_use_unit,
+        **{f"export_{key}": value for key, value in configuration.export},
+        pod_resources_socket=configuration.kubernetes.pod_resources_socket,
     )
     check_settings(settings)
     return settings
-
-
-def _absolute(path: str | None) -> str | None:
-    return None if path is None else str(Path(path).absolute())
 
 
 def read_toml(file: str) -> dict[str, Any]:
@@ -353,8 +318,6 @@ def read_toml(file: str) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{file}: not TOML: {error}", EXIT_USAGE) from None
 
-
-_TABLES = tuple(DaemonConfiguration.model_fields)
 
 # Keys of the configuration file, with the flags that override them.
 FLAGS = {
@@ -441,3 +404,148 @@ def _known_instance_type(name: str | None, lnc: int | None) -> str | None:
     except ValueError as error:
         raise UserError(f"{name}: {error}", EXIT_USAGE) from None
     return name
+
+
+EXIT_CODES = (
+    (0, "a signal ended the daemon, or the requested text was printed"),
+    (1, "there are no devices, another daemon serves the socket, or something failed"),
+    (2, "an option or the configuration is invalid"),
+    (4, "the socket can't be created at its path"),
+    (70, "a defect of the command"),
+    (130, "interrupted before the daemon was ready"),
+)
+
+
+class _Formatter(argparse.HelpFormatter):
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser that reports an error in one line, with a pointer to --help."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see neurond --help", EXIT_USAGE)
+
+    def print_help(self, file: object = None) -> None:  # noqa: ARG002
+        write_text(self.format_help())
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of all flags. `--help` and the manual page show the same flags."""
+    scenarios = "; ".join(f"{name}: {scenario.summary}" for name, scenario in SCENARIOS.items()).replace("%", "%%")
+    parser = _Parser(
+        prog="neurond",
+        description="Serves the state of the Neuron devices of this host, or of a simulated instance, over gRPC.",
+        epilog=exit_code_text(EXIT_CODES),
+        formatter_class=_Formatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--simulate", metavar="TYPE", help="simulate an instance of this type, such as trn1.32xlarge")
+    add(
+        "--ultraserver",
+        metavar="NAME:INDEX",
+        help="make the simulated instance this node of an UltraServer, such as us-1:0; for trn2u and trn3 types",
+    )
+    add(
+        "--lnc",
+        type=int,
+        choices=(1, 2),
+        help="logical NeuronCore configuration; default: NEURON_LOGICAL_NC_CONFIG, else that of the instance type",
+    )
+    add("--load", metavar="SCENARIO", choices=tuple(SCENARIOS), help=f"run a synthetic load ({scenarios})")
+    add("--load-neuroncores", metavar="N", type=int, help="NeuronCores the load uses; default: all")
+    add("--seed", metavar="N", type=int, help="seed of the load; the same seed gives the same load")
+    add(
+        "--socket",
+        metavar="PATH",
+        help="socket to serve on; default: NEURONTOOLS_SOCKET, else "
+        "$XDG_RUNTIME_DIR/neurontools/neurond.sock, else /run/neurond/neurond.sock for root",
+    )
+    add("--group", help="let the members of this group use the sockets")
+    add(
+        "--state-directory",
+        metavar="DIR",
+        help="keep the log of ended processes in this directory; default: STATE_DIRECTORY, else only in memory",
+    )
+    add(
+        "--kmsg",
+        metavar="FILE",
+        help="read the kernel's log from this file or FIFO; default: kmsg next to the device files, if it is "
+        "readable; an empty name disables it",
+    )
+    add("--interval", metavar="SECONDS", type=float, help="time between two snapshots; default: 1")
+    add("--history", metavar="SECONDS", type=float, help="how many seconds of the past to keep; default: 600")
+    add(
+        "--listen",
+        metavar="ADDRESS",
+        help="also serve the API over TLS on this address, such as :8001, to the certificates that [tls] of the "
+        "configuration names; default: only on the socket",
+    )
+    add(
+        "--metrics-listen",
+        metavar="ADDRESS",
+        help="serve metrics for Prometheus on this address, such as 127.0.0.1:8000 or :8000; default: off",
+    )
+    add("--web", action="store_true", help="also serve neuron-top's pages for browsers, at /top/ on --metrics-listen")
+    add("--otlp-endpoint", metavar="URL", help="send metrics over OTLP/HTTP to this URL; needs the extra otlp")
+    add("--log-level", choices=LOG_LEVELS, help="lowest level to log on stderr; default: info")
+    add("--sysfs-root", metavar="DIR", help="read the driver's tree below this directory instead of /sys")
+    add("--proc-root", metavar="DIR", help="look for processes below this directory instead of /proc")
+    add("--dev-root", metavar="DIR", help="look for device files below this directory instead of /dev")
+    add("--imds", action="store_true", help="ask the instance metadata service for the instance's identity")
+    add(
+        "--export-sysfs",
+        metavar="DIR",
+        help="export the simulated devices to this directory, as a tree like the driver's",
+    )
+    add("--export-driver-version", metavar="VERSION", help="driver version of the exported tree; default: 2.30.2.0")
+    add("--export-kernel-log", metavar="FILE", help="append the kernel log lines of injected faults to this file")
+    add("--foreground", action="store_true", help="stay in the foreground (the default; kept for service managers)")
+    add("--config", metavar="FILE", help="read settings from this TOML file; flags override it")
+    add("--check-config", action="store_true", help="check flags and configuration, print the outcome and exit")
+    add("--list-instance-types", action="store_true", help="print the instance types that can be simulated and exit")
+    add("--ready-fd", metavar="FD", type=int, help="write a line to this file descriptor when the daemon is ready")
+    add("--exit-with-parent", action="store_true", help="end when the process that started the daemon ends")
+    add("--version", action="store_true", help="print the version and exit")
+    return parser
+
+
+def settings_from(arguments: Sequence[str]) -> Settings | None:
+    """Returns the settings; None after writing the output that a flag such as --version requests."""
+    parent_pid = os.getppid()
+    given = parser().parse_args(arguments)
+    if given.version:
+        write_text(f"neurond {__version__}\n")
+        return None
+    if given.list_instance_types:
+        write_text("\n".join((*catalog.names(), "")))
+        return None
+    settings = resolve_settings(_tables(given), given.config, os.environ)
+    if given.check_config:
+        write_text(f"configuration is valid: {settings.to_json()}\n")
+        return None
+    if given.ready_fd is not None:
+        _make_inheritable(given.ready_fd)
+    if given.exit_with_parent:
+        exit_with_parent(parent_pid)
+    return replace(settings, ready_fd=given.ready_fd, exit_with_parent=given.exit_with_parent)
+
+
+def _tables(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Returns the given flags as tables of the configuration file. A switch that is not given is False."""
+    tables: dict[str, dict[str, Any]] = {}
+    for place, flag in FLAGS.items():
+        value = getattr(given, flag.removeprefix("--").replace("-", "_"))
+        if value is not None and value is not False:
+            table, _, key = place.partition(".")
+            tables.setdefault(table, {})[key] = value
+    return tables
+
+
+def _make_inheritable(descriptor: int) -> None:
+    try:
+        os.set_inheritable(descriptor, True)
+    except (OSError, OverflowError):
+        raise UserError(f"--ready-fd {descriptor}: not an open file descriptor", EXIT_USAGE) from None
