@@ -10,23 +10,37 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from neurond.actions import ActionSettings, FindingActions
+from neurond.attribution import KubeletWatcher, ProcessAttributor
+from neurond.exports.metrics import Exporters
 from neurond.faults import LoseHost
-from neurond.host import open_host
-from neurond.journal.state_files import AuditLog, open_audit_file, open_state_file
+from neurond.host import WatchedHost, open_host, open_kernel_log
+from neurond.journal.accounts import ProcessAccounts
+from neurond.journal.state_files import AuditLog, EndedFile, EndedLog, open_audit_file, open_state_file
 from neurond.peers.connection_proxy import ConnectionProxy
 from neurond.peers.limits import PeerLimiter, limits_for
-from neurond.publisher import SnapshotPublisher
 from neurond.reloading import ConfigurationReloader
 from neurond.service.attach_socket import AttachSocket
 from neurond.service.monitor_service import FaultService, MonitorService
 from neurond.service.runtime_service import RuntimeService
-from neurond.service.server import MemoryTrimmer, OpenCalls, announce_health, build_server, handle_loop_exception
+from neurond.service.server import (
+    MemoryTrimmer,
+    OpenCalls,
+    announce_health,
+    build_server,
+    handle_loop_exception,
+    is_out_of_memory,
+    log_out_of_memory,
+)
 from neurond.service.socket_files import SocketFiles, closed_umask, group_id
 from neurond.settings import Settings
-from neurond.snapshots.store import TickSchedule
-from neurond.system.clocks import SteadyClock, fault_by_wall_clock
+from neurond.snapshots.sampler import Sampler
+from neurond.snapshots.store import SnapshotStore, SourceRefresher, TickSchedule
+from neurond.system.clocks import SteadyClock, by_wall_clock, ended_by_wall_clock, fault_by_wall_clock
 from neurond.system.kernel_log import KernelLogWriter
 from neurond.system.lifecycle import (
     finish_other_tasks,
@@ -39,7 +53,12 @@ from neurond.system.lifecycle import (
     turns,
     watchdog_seconds,
 )
+from neurond.system.processes import is_alive
+from neurond.verdicts.evidence import HealthThresholds
+from neurond.verdicts.rule_evaluator import FindingDiff, FindingLogger, RuleEvaluator
+from neurontools.driver.environment import Roots
 from neurontools.faults.requests import FaultRequest
+from neurontools.model import Snapshot
 from neurontools.rpc import socket_path
 from neurontools.util.errors import UserError
 from neurontools.util.version import __version__
@@ -47,11 +66,12 @@ from neurontools.util.version import __version__
 if TYPE_CHECKING:
     from neurond.exports.sysfs_export import SysfsExporter
     from neurond.service.network_api import NetworkApi
-    from neurontools.model import InjectedFault, Snapshot
+    from neurontools.model import InjectedFault
 
 # Delay between a lease change and its snapshot, so that one snapshot shows all changes of a burst.
 _SETTLE_SECONDS = 0.02
 _GRACE_SECONDS = 0.5
+_FIRST_REFRESH_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -131,7 +151,7 @@ class Daemon:
                 await self._network.start(files)
                 publisher.exporters.add_network_connections(self._network.proxy)
                 publisher.on_tick = self._network.proxy.renew
-            publisher.start_kubelet()
+            publisher.kubelet.start()
             await announce_health(health)
             _log.info("serving %s on unix:%s", first.instance.instance_type, files.path)
             # Exempts all objects made so far from garbage collection, because they live as long as the daemon.
@@ -173,7 +193,6 @@ class Daemon:
             self._faults.effects.log_error = self._written_kernel_log.write
 
     def _apply_settings(self, before: Settings, after: Settings) -> None:
-        """Applies the changed settings that need no restart."""
         if after.log_level != before.log_level:
             set_log_level(after.log_level)
         self._publisher.apply_settings(before, after)
@@ -278,3 +297,114 @@ def _kernel_log_writer(settings: Settings, first: Snapshot) -> KernelLogWriter |
         return None
     serial_numbers = {device.index: device.serial_number for device in first.devices}
     return KernelLogWriter(path, first.instance.instance_id or "", serial_numbers)
+
+
+class SnapshotPublisher:
+    """Publishes a snapshot per tick, and further ones when leases change. Belongs to the event loop's thread.
+
+    `sysfs_export` gets every snapshot; `on_tick` is called after each tick's snapshot.
+    """
+
+    def __init__(
+        self, settings: Settings, host: WatchedHost, clock: SteadyClock, audit: AuditLog, group: int | None
+    ) -> None:
+        # The processes of a simulated host are those of the real host.
+        proc_root = "/proc" if settings.simulate else settings.proc_root
+        roots = Roots(settings.sysfs_root, settings.proc_root, settings.dev_root)
+        self._interval_seconds = settings.interval_seconds
+        self._clock = clock
+        self._audit = audit
+        self._sampler = Sampler(host.source, host.allocator, host.load, settings.interval_seconds, roots, clock)
+        self._refresher = SourceRefresher(host.source)
+        self._attributor = ProcessAttributor(proc_root)
+        self._rules = RuleEvaluator(HealthThresholds(**settings.health_thresholds))  # type: ignore[arg-type]
+        self._kernel_log = open_kernel_log(settings)
+        self._finding_log = FindingLogger()
+        self._finding_diff = FindingDiff()
+        self.kubelet = KubeletWatcher(self._attributor.set_allocations, settings.pod_resources_socket)
+        self._actions = _finding_actions(settings, audit)
+        self.accounts = ProcessAccounts(partial(is_alive, proc_root))
+        self.ended = EndedLog(time.time(), open_state_file(settings.state_directory, group, "what ended", EndedFile))
+        self.store = SnapshotStore(settings.history_seconds, settings.history_bytes)
+        self.exporters = Exporters(settings, self.store)
+        self.sysfs_export: SysfsExporter | None = None
+        self.on_tick: Callable[[], None] = lambda: None
+
+    async def publish_first(self) -> Snapshot:
+        await self._refresher.refresh(_FIRST_REFRESH_SECONDS)
+        first = self._sampler.sample(warnings=self._refresher.warnings)
+        return self.store.put(self._rules.evaluate(first)).snapshot
+
+    async def close_inputs(self) -> None:
+        await self.exporters.close()
+        await self.kubelet.close()
+        if self.sysfs_export is not None:
+            self.sysfs_export.close()
+
+    def close_outputs(self) -> None:
+        if self._actions is not None:
+            self._actions.close()
+        self.ended.close()
+
+    def apply_settings(self, before: Settings, after: Settings) -> None:
+        if after.health_thresholds != before.health_thresholds:
+            self._rules.set_thresholds(HealthThresholds(**after.health_thresholds))  # type: ignore[arg-type]
+        if after.actions != before.actions:
+            if self._actions is not None:
+                self._actions.close()
+            self._actions = _finding_actions(after, self._audit)
+
+    async def refresh(self) -> None:
+        """Reads the devices. Waits for at most one interval."""
+        await self._refresher.refresh(self._interval_seconds)
+
+    def publish(self, *, whole: bool) -> None:
+        """Takes and publishes a snapshot. `whole`: it is the snapshot of a tick, which the history keeps."""
+        try:
+            snapshot = self._publish(whole=whole)
+        except Exception as error:
+            # An error in one snapshot must not end the daemon. Clients keep getting the previous snapshot.
+            if is_out_of_memory(error):
+                log_out_of_memory("out of memory: a snapshot could not be taken; the one before stays")
+            else:
+                _log.exception("a snapshot could not be taken")
+            return
+        if self.sysfs_export is not None:
+            self.sysfs_export.submit(snapshot)
+
+    def _publish(self, *, whole: bool) -> Snapshot:
+        warnings = self._refresher.warnings + self.kubelet.warnings
+        snapshot = self._sampler.sample(whole=whole, warnings=warnings)
+        attributed = self._attributor.attribute(snapshot)
+        if whole:
+            logged = () if self._kernel_log is None else self._kernel_log.read()
+            evaluated = self._rules.evaluate(attributed, self._sampler.ended, logged)
+        else:
+            evaluated = self._rules.carry_over(attributed)
+        moved_seconds = self._clock.moved_seconds()
+        departures = self._sampler.departures
+        ended = self.accounts.observe(attributed, departures)
+        self.ended.add(ended_by_wall_clock(process, moved_seconds) for process in ended)
+        self._audit.record_attaches(attributed, departures, attributed.taken_at_unix_seconds + moved_seconds)
+        published = by_wall_clock(evaluated, moved_seconds)
+        if recent := self.ended.recent(published.taken_at_unix_seconds):
+            published = replace(published, ended=recent)
+        self._audit.record_faults(published)
+        stored = self.store.put(published, remember=whole)
+        if whole:
+            self._finding_log.log_new(stored.snapshot)
+            self._act_on_findings(stored.snapshot)
+            self.exporters.observe(stored.snapshot)
+            self.on_tick()
+        return snapshot
+
+    def _act_on_findings(self, snapshot: Snapshot) -> None:
+        began, ended = self._finding_diff.update(snapshot.health)
+        if began or ended:
+            self._audit.record_findings(began, ended, snapshot.taken_at_unix_seconds)
+            if self._actions is not None:
+                self._actions.submit(began, ended, snapshot)
+
+
+def _finding_actions(settings: Settings, audit: AuditLog) -> FindingActions | None:
+    return FindingActions(ActionSettings.from_table(settings.actions), audit) if settings.actions else None
