@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from neurond.allocator import CoreAllocator, HostShape
 from neurond.faults import FaultEffects, FaultInjector
 from neurond.settings import Settings
+from neurond.sources import DeviceSource
 from neurond.sources.simulated import SimulatedSource, SyntheticLoad, simulated_shape
-from neurond.sources.source import DeviceSource
 from neurond.system.clocks import SteadyClock
 from neurond.system.kernel_log import KernelLogReader
 from neurontools import catalog

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neurond.allocator import CoreAllocator
 from neurond.snapshots.store import SnapshotStore, SourceRefresher, TickSchedule
+from neurond.sources import DeviceReading
 from neurond.sources.simulated import SimulatedSource, simulated_shape
-from neurond.sources.source import DeviceReading
 
 from neurontools import catalog, model
 from neurontools.model import SourceKind

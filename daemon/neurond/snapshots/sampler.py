@@ -11,8 +11,8 @@ from dataclasses import replace
 from neurond.allocator import CoreAllocator, CoreLease, CoreReport, HostShape
 from neurond.journal.accounts import Departure, reported_usage
 from neurond.snapshots.rates import RateCalculator
+from neurond.sources import DeviceSource
 from neurond.sources.simulated import SyntheticLoad
-from neurond.sources.source import DeviceSource
 from neurond.system.clocks import SteadyClock
 from neurond.system.host_metrics import HostReader
 from neurond.system.processes import JobReader, ProcessFacts, ProcessTable, user_name
@@ -151,7 +151,6 @@ class Sampler:
 
 
 def _merged(attached: Process, found: Process) -> Process:
-    """Merges the two records of a process that is attached and that the source also found."""
     devices = tuple(sorted({*attached.device_indices, *found.device_indices}))
     return replace(attached, device_indices=devices, runtime_version=attached.runtime_version or found.runtime_version)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
-from neurond.sources.source import DeviceSource
+from neurond.sources import DeviceSource
 from neurontools.model import Health, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message

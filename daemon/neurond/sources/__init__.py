@@ -1,1 +1,41 @@
-"""Sources of device state: a simulated instance, or the driver's sysfs tree."""
+"""The sources of device state, simulated or from the driver's sysfs tree, and their common interface."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from neurontools.model import Device, InjectedFault, Instance, NeuronCore, Process, SourceKind
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReading:
+    """The devices and cores at one moment, with levels and counters but without rates.
+
+    `processes` are the processes that the source found using the devices, attached to the daemon or not.
+    `warnings` describe what could not be read. `injected_faults` are the active faults of simulated devices.
+    """
+
+    devices: tuple[Device, ...]
+    cores: tuple[NeuronCore, ...]
+    warnings: tuple[str, ...] = ()
+    processes: tuple[Process, ...] = ()
+    injected_faults: tuple[InjectedFault, ...] = ()
+
+
+class DeviceSource(Protocol):
+    """Reads the devices of a host.
+
+    The event loop calls `read` at every tick, so `read` must be quick. `read` does not raise for unreadable parts. If
+    the source `is_slow`, a worker thread calls `refresh`, one call at a time, and `read` returns the latest result.
+    """
+
+    kind: SourceKind
+    instance: Instance
+    is_slow: bool
+
+    def refresh(self) -> None:
+        """Reads the hardware; may block."""
+
+    def read(self) -> DeviceReading:
+        """Returns the current state of the devices."""

@@ -190,11 +190,9 @@ class FoundProcesses:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A warning when processes are hidden from this user."""
         return self._tracker.warnings
 
     def use_devices(self, directories: list[DeviceDirectory]) -> None:
-        """Sets the devices whose users `refresh` looks for."""
         self._tracker.use_scan(OwnerScan(self._roots, directories))
 
     def refresh(self, instance: Instance) -> tuple[Process, ...]:
@@ -258,17 +256,14 @@ class OwnerTracker:
         self._turn = 0
 
     def use_scan(self, scan: OwnerScan) -> None:
-        """Replaces the scan after devices have appeared or vanished."""
         self._scan = scan
 
     @property
     def owners(self) -> list[OpenDevices]:
-        """Returns the processes with open devices, sorted by PID."""
         return [OpenDevices(pid, devices) for pid, devices in sorted(self._owners.items())]
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A warning when processes are hidden from this user."""
         return (hidden_processes_warning(len(self._hidden)),) if self._hidden else ()
 
     @property

@@ -149,7 +149,6 @@ class DeviceReader:
         return any(files.is_missing for _, files in self.files)
 
     def read_device(self) -> tuple[HostMemory, EccCounters]:
-        """Returns the device's host memory by category, and its ECC counters."""
         values = dict(zip(self._own_paths, self._own.read(), strict=True))
         host = {field: _size(values.get(path)) for field, path in zip(_HOST_FIELDS, _HOST_PATHS, strict=True)}
         ecc = {field: values.get(path) for field, path in zip(ECC_COUNTERS.values(), _ECC_PATHS, strict=True)}
@@ -328,12 +327,10 @@ class CounterFiles:
 
     @property
     def open_descriptors(self) -> list[int]:
-        """The descriptors of the open counter files."""
         return [descriptor for descriptor in self._descriptors if descriptor >= 0]
 
     @property
     def is_missing(self) -> bool:
-        """Whether a file was missing at the latest read."""
         return _MISSING in self.problems
 
     def pop_call_count(self) -> int:
@@ -476,7 +473,6 @@ class TreeLayout:
         self._warnings: list[str] | None = None
 
     def places(self, directory: DeviceDirectory, cores: list[int]) -> FileLocations:
-        """Returns the locations of the files of a device and of its cores."""
         version = self._version or _NEWEST
         return self._layouts.locate(directory.path, cores, self._device_files, self._core_files, version)
 

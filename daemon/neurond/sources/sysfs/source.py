@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from neurond.sources.source import DeviceReading
+from neurond.sources import DeviceReading
 from neurond.sources.sysfs.core_owners import CounterAttribution, FoundProcesses, execution_counters, with_host_memory
 from neurond.sources.sysfs.device_reader import (
     CoreReading,
@@ -73,7 +73,6 @@ class SysfsSource:
         self._reading = DeviceReading(inventory.devices, (), tuple(inventory.warnings))
 
     def read(self) -> DeviceReading:
-        """Returns the result of the latest `refresh`."""
         return self._reading
 
     def refresh(self) -> None:
@@ -437,7 +436,6 @@ class TimeInUse:
         return raw / UNITS_PER_SECOND[self.unit]
 
     def forget(self, present: set[int]) -> None:
-        """Forgets all cores except `present`."""
         for core in self._cores.keys() - present:
             del self._cores[core]
 
