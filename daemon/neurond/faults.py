@@ -60,7 +60,8 @@ class FaultInjector:
     """Holds the injected faults of a host until they are healed. Belongs to the event loop's thread.
 
     `reports_health`: whether the simulated driver reports unhealthy components. `lost_devices`: the devices that
-    current faults remove.
+    current faults remove. `shown`: the faults as snapshots show them, by number. `reported_health`: the components that
+    faults make unhealthy, by device.
     """
 
     def __init__(self, allocator: CoreAllocator, effects: FaultEffects, *, reports_health: bool = True) -> None:
@@ -70,15 +71,10 @@ class FaultInjector:
         self._allocator = allocator
         self._active: dict[int, ActiveFault] = {}
         self._last_number = 0
-        self._traces = FaultCounters()
-        self._shown: tuple[InjectedFault, ...] = ()
-        self._health: dict[int, ReportedHealth] = {}
+        self.counts = FaultCounters()
+        self.shown: tuple[InjectedFault, ...] = ()
+        self.reported_health: dict[int, ReportedHealth] = {}
         self._unarmed: set[tuple[str, int]] = set()  # (token, fault number) that a process has not acknowledged yet
-
-    @property
-    def shown(self) -> tuple[InjectedFault, ...]:
-        """The faults as snapshots show them, ordered by number."""
-        return self._shown
 
     @property
     def next_seconds(self) -> float | None:
@@ -104,7 +100,7 @@ class FaultInjector:
         self.advance()
         self._publish_change()
         numbers = {fault.number for fault in injected}
-        return tuple(fault for fault in self._shown if fault.number in numbers)
+        return tuple(fault for fault in self.shown if fault.number in numbers)
 
     def heal(self, numbers: Collection[int] = (), by_uid: int | None = None, by_pid: int | None = None) -> int:
         """Removes these faults (no numbers: all faults) and the counts they caused. Returns how many it removed.
@@ -116,7 +112,7 @@ class FaultInjector:
             raise NoSuchFault(f"there is no fault {missing[0]}; neuron-fault list shows the faults")
         healed = [self._active.pop(number) for number in sorted(set(numbers) or self._active)]
         for fault in healed:
-            self._traces.forget(fault.number)
+            self.counts.forget(fault.number)
             self._send_end(fault)
         if healed:
             offset_seconds = self.effects.unix_at(0.0)
@@ -143,7 +139,6 @@ class FaultInjector:
             self._publish_change()
 
     def send_active_faults(self, token: str) -> None:
-        """Sends a newly attached process the faults that affect its cores."""
         lease = self._allocator.find_lease(token)
         for fault in self._active.values():
             if fault.is_armed and fault.ended_seconds is None:
@@ -178,23 +173,9 @@ class FaultInjector:
         self._publish_change()
 
     def is_acknowledged(self, numbers: Collection[int]) -> bool:
-        """Whether every affected process has acknowledged these faults."""
         return not any(number in numbers for _, number in self._unarmed)
 
-    def ecc(self, device_index: int) -> EccCounters | None:
-        """Returns the ECC events that faults caused on a device; None if there are none."""
-        return self._traces.ecc(device_index)
-
-    def status(self, core_index: int) -> StatusCounters | None:
-        """Returns the driver counters that faults raised on a physical core; None if there are none."""
-        return self._traces.status(core_index)
-
-    def reported_health(self, device_index: int) -> ReportedHealth | None:
-        """Returns the components of a device that faults make unhealthy; None if there are none."""
-        return self._health.get(device_index)
-
     def loses_reports(self, token: str) -> bool:
-        """Whether a fault discards the reports of this process."""
         losing = [fault for fault in self._active.values() if fault.kind.loses_reports and fault.holds]
         return bool(losing) and any(self._cores_on(fault, self._allocator.find_lease(token)) for fault in losing)
 
@@ -266,7 +247,7 @@ class FaultInjector:
         if kind.loses_host and self.effects.lose_host is not None:
             self.effects.lose_host(fault.request.for_seconds, self._pending_requests())
         if kind.ecc:
-            self._traces.count_ecc(fault.number, fault.device_indices[0], kind.ecc, events)
+            self.counts.count_ecc(fault.number, fault.device_indices[0], kind.ecc, events)
 
     def _pending_requests(self) -> tuple[FaultRequest, ...]:
         """Returns the requests of the faults that have not begun, with their remaining delays."""
@@ -294,7 +275,7 @@ class FaultInjector:
         had_ended = fault.ended_seconds is not None
         fault.record_report(self.effects.now())
         if kind.counter is not None:
-            self._traces.count_status(fault.number, core_index, kind.counter)
+            self.counts.count_status(fault.number, core_index, kind.counter)
         if kind.kernel_error is not None:
             self.effects.log_error(HardwareError(kind.kernel_error, device_index, position))
         if not had_ended and fault.ended_seconds is not None:
@@ -302,10 +283,10 @@ class FaultInjector:
 
     def _publish_change(self) -> None:
         offset_seconds = self.effects.unix_at(0.0)
-        before = {fault.number: fault for fault in self._shown}
+        before = {fault.number: fault for fault in self.shown}
         now = [fault.to_model(offset_seconds) for fault in self._active.values()]
-        self._shown = tuple(old if (old := before.get(fault.number)) == fault else fault for fault in now)
-        self._health = (
+        self.shown = tuple(old if (old := before.get(fault.number)) == fault else fault for fault in now)
+        self.reported_health = (
             {index: ReportedHealth(parts) for index, parts in self._unhealthy()} if self._reports_health else {}
         )
         self.lost_devices = frozenset(
@@ -328,7 +309,6 @@ class FaultInjector:
 
 
 def with_ecc(counted: EccCounters, more: EccCounters | None) -> EccCounters:
-    """Returns the sum of ECC counters and the ECC events that faults caused."""
     if more is None:
         return counted
     sums = {name: (getattr(counted, name) or 0) + (getattr(more, name) or 0) for name in EccCounters.__slots__}
@@ -362,7 +342,6 @@ class ActiveFault:
 
     @property
     def holds(self) -> bool:
-        """Whether the fault has begun and not ended."""
         return self.began_seconds is not None and self.ended_seconds is None
 
     @property
@@ -416,8 +395,6 @@ class ActiveFault:
         return f"fault {json.dumps(fields, separators=(',', ':'))}\n".encode()
 
     def to_model(self, unix_minus_monotonic_seconds: float) -> InjectedFault:
-        """Returns the fault as snapshots show it."""
-
         def at(seconds: float | None) -> float | None:
             return None if seconds is None else max(0.0, seconds + unix_minus_monotonic_seconds)
 
@@ -446,49 +423,36 @@ class ActiveFault:
 
 
 class FaultCounters:
-    """ECC events and driver counters that faults caused. Returns the same objects until a count changes."""
+    """ECC events by device, and driver counters by physical core, that faults caused."""
 
     def __init__(self) -> None:
         self._ecc: dict[int, Counter[tuple[int, str]]] = {}  # fault number: {(device index, ECC field): events}
         self._status: dict[int, Counter[tuple[int, str]]] = {}  # fault number: {(core index, counter): count}
-        self._ecc_of_device: dict[int, EccCounters] = {}
-        self._status_of_core: dict[int, StatusCounters] = {}
+        self.ecc: dict[int, EccCounters] = {}
+        self.status: dict[int, StatusCounters] = {}
 
     def count_ecc(self, fault: int, device_index: int, fields: Collection[str], events: int) -> None:
-        """Adds ECC events that a fault causes on a device."""
         for field in fields:
             self._ecc.setdefault(fault, Counter())[device_index, field] += events
         self._sum()
 
     def count_status(self, fault: int, core_index: int, name: str) -> None:
-        """Adds 1 to a driver counter of a physical core, because of a fault."""
         self._status.setdefault(fault, Counter())[core_index, f"{name}_total"] += 1
         self._sum()
 
     def forget(self, fault: int) -> None:
-        """Removes the counts that a fault caused."""
         if self._ecc.pop(fault, None) or self._status.pop(fault, None):
             self._status.pop(fault, None)
             self._sum()
 
-    def ecc(self, device_index: int) -> EccCounters | None:
-        """Returns the ECC events of a device; None if no fault caused any."""
-        return self._ecc_of_device.get(device_index)
-
-    def status(self, core_index: int) -> StatusCounters | None:
-        """Returns the driver counters of a physical core; None if no fault raised any."""
-        return self._status_of_core.get(core_index)
-
     def _sum(self) -> None:
-        ecc, status = _summed(self._ecc.values()), _summed(self._status.values())
-        self._ecc_of_device = {index: EccCounters(**fields) for index, fields in ecc.items()}
-        self._status_of_core = {index: StatusCounters(**fields) for index, fields in status.items()}
+        self.ecc = {index: EccCounters(**fields) for index, fields in _summed(self._ecc.values()).items()}
+        self.status = {index: StatusCounters(**fields) for index, fields in _summed(self._status.values()).items()}
 
 
-def _summed(counted: Collection[Counter[tuple[int, str]]]) -> dict[int, dict[str, int]]:
-    sums: dict[int, dict[str, int]] = {}
+def _summed(counted: Collection[Counter[tuple[int, str]]]) -> dict[int, Counter[str]]:
+    sums: dict[int, Counter[str]] = {}
     for counter in counted:
         for (index, field), count in counter.items():
-            fields = sums.setdefault(index, {})
-            fields[field] = fields.get(field, 0) + count
+            sums.setdefault(index, Counter())[field] += count
     return sums

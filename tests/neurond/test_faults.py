@@ -194,6 +194,7 @@ class Host:
                 on_healed=self._take_healed,
             ),
         )
+        self.counts = self.faults.counts
 
     def _take_healed(self, faults: Sequence[InjectedFault], uid: int | None, pid: int | None) -> None:
         self.healed += [(fault.number, fault.met_total, uid, pid) for fault in faults]
@@ -229,24 +230,24 @@ def host() -> Host:
 
 def test_an_uncorrectable_error_is_counted_at_once_and_logged_when_a_process_meets_it(host: Host) -> None:
     number = host.inject("hbm-uncorrectable", device_index=1)
-    assert host.faults.ecc(1) == EccCounters(mem_uncorrected_total=1)
-    assert host.faults.ecc(0) is None
+    assert host.counts.ecc.get(1) == EccCounters(mem_uncorrected_total=1)
+    assert host.counts.ecc.get(0) is None
     assert not host.logged
     token = host.attach("a", 3)
     (told,) = host.told_to(token)
     assert (told["kind"], told["cores"], told["after_executions"]) == ("hbm-uncorrectable", [[0, 1, 1]], 0)
     host.meets(token, number)
-    assert host.faults.status(3) == StatusCounters(hw_hbm_ue_error_total=1)
+    assert host.counts.status.get(3) == StatusCounters(hw_hbm_ue_error_total=1)
     assert host.logged == [HardwareError("HBM_UNCORRECTABLE_ERROR", 1, 1)]
 
 
 def test_what_waits_for_an_execution_leaves_no_mark_before_it(host: Host) -> None:
     a, b = host.attach("a", 0), host.attach("b", 1)
     number = host.inject("hbm-uncorrectable", device_index=0, after_executions=50)
-    assert (host.state(number), host.faults.ecc(0)) == (FaultState.WAITING, None)
+    assert (host.state(number), host.counts.ecc.get(0)) == (FaultState.WAITING, None)
     assert [told["after_executions"] for told in (*host.told_to(a), *host.told_to(b))] == [50, 50]
     host.meets(a, number)
-    assert (host.state(number), host.faults.ecc(0)) == (FaultState.HOLDS, EccCounters(mem_uncorrected_total=1))
+    assert (host.state(number), host.counts.ecc.get(0)) == (FaultState.HOLDS, EccCounters(mem_uncorrected_total=1))
     assert [told["after_executions"] for told in host.told_to(b)] == [0], "it is there for the others now"
 
 
@@ -270,7 +271,7 @@ def test_what_outlives_the_process_is_met_by_the_next(host: Host) -> None:
     second = host.attach("b", 0)
     assert [told["after_executions"] for told in host.told_to(second)] == [0]
     host.meets(second, number)
-    assert host.faults.status(0) == StatusCounters(hw_dma_abort_error_total=2)
+    assert host.counts.status.get(0) == StatusCounters(hw_dma_abort_error_total=2)
 
 
 def test_a_fault_meets_only_the_cores_it_is_on(host: Host) -> None:
@@ -289,7 +290,7 @@ def test_a_logical_core_of_two_is_counted_on_its_first() -> None:
     (told,) = host.told_to(token)
     assert told["cores"] == [[0, 1, 1]]
     host.meets(token, number)
-    assert [host.faults.status(core) is None for core in (10, 11)] == [False, True]
+    assert [host.counts.status.get(core) is None for core in (10, 11)] == [False, True]
 
 
 def test_time_begins_and_ends_faults(host: Host) -> None:
@@ -307,21 +308,21 @@ def test_time_begins_and_ends_faults(host: Host) -> None:
     assert host.state(number) is FaultState.OVER
     assert [host.faults.next_seconds] == [None]
     assert host.told_to(token) == [number]
-    assert host.faults.ecc(0) == EccCounters(mem_uncorrected_total=1), "what happened has happened"
+    assert host.counts.ecc.get(0) == EccCounters(mem_uncorrected_total=1), "what happened has happened"
 
 
 def test_healing_takes_the_traces_away(host: Host) -> None:
     token = host.attach("a", 0)
     numbers = [host.inject("hbm-uncorrectable", device_index=0), host.inject("ecc-corrected", device_index=0, amount=7)]
     host.meets(token, numbers[0])
-    assert host.faults.ecc(0) == EccCounters(mem_uncorrected_total=1, mem_corrected_total=7)
+    assert host.counts.ecc.get(0) == EccCounters(mem_uncorrected_total=1, mem_corrected_total=7)
     host.told_to(token)
     assert host.faults.heal([numbers[0]], by_uid=1000, by_pid=4321) == 1
     assert host.healed == [(numbers[0], 1, 1000, 4321)], "with what had come of it"
-    assert host.faults.ecc(0) == EccCounters(mem_corrected_total=7)
-    assert (host.faults.status(0), host.told_to(token)) == (None, [numbers[0]])
+    assert host.counts.ecc.get(0) == EccCounters(mem_corrected_total=7)
+    assert (host.counts.status.get(0), host.told_to(token)) == (None, [numbers[0]])
     assert host.faults.heal() == 1
-    assert (host.faults.ecc(0), host.faults.shown) == (None, ())
+    assert (host.counts.ecc.get(0), host.faults.shown) == (None, ())
     with pytest.raises(NoSuchFault, match="there is no fault 1"):
         host.faults.heal([1])
 
@@ -370,15 +371,13 @@ def test_a_process_can_say_what_it_likes(lines: list[bytes]) -> None:
 def test_the_driver_says_which_part_is_unhealthy_where_it_tells_health(host: Host) -> None:
     host.inject("part-unhealthy", device_index=0, part="hbm")
     host.inject("link-down", device_index=0)
-    told = host.faults.reported_health(0)
-    assert told is not None
-    assert told.unhealthy_components == ("hbm", "link_intraserver")
-    assert host.faults.reported_health(1) is None
+    assert host.faults.reported_health[0].unhealthy_components == ("hbm", "link_intraserver")
+    assert host.faults.reported_health.get(1) is None
     silent = FaultInjector(CoreAllocator(TRN1), host.faults.effects, reports_health=False)
     with pytest.raises(NoTarget, match="reports no component health"):
         silent.inject([FaultRequest("part-unhealthy", device_index=0)])
     silent.inject([FaultRequest("link-down", device_index=0)])
-    assert silent.reported_health(0) is None
+    assert silent.reported_health.get(0) is None
 
 
 def test_devices_and_reports_that_are_lost_come_back(host: Host) -> None:

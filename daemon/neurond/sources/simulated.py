@@ -12,7 +12,7 @@ from random import Random
 
 from neurond.allocator import CoreAllocator, CoreLease, CoreReport, DeviceMemoryExhausted, HostShape, RuntimeReport
 from neurond.faults import FaultInjector, with_ecc
-from neurond.sources.source import DeviceReading
+from neurond.sources import DeviceReading
 from neurond.system.processes import ProcessFacts
 from neurontools import model
 from neurontools.catalog import Fact, InstanceType
@@ -85,7 +85,6 @@ class SimulatedSource:
         """Does nothing: the simulated state is in memory."""
 
     def read(self) -> DeviceReading:
-        """Returns the current state of the simulated devices."""
         self._cores = self._read_cores()
         self._devices = self._read_devices()
         if self._faults is None:
@@ -125,7 +124,7 @@ class SimulatedSource:
         )
 
     def _status(self, index: int) -> StatusCounters | None:
-        return self._faults.status(index) if self._faults is not None else None
+        return self._faults.counts.status.get(index) if self._faults is not None else None
 
     def _free_core(self, index: int) -> NeuronCore:
         """Returns a core without an owner: idle, with the counters that its latest owner left."""
@@ -155,7 +154,8 @@ class SimulatedSource:
         ecc = self._ecc(device.index) if self._ecc else _NO_ECC
         health = None
         if self._faults is not None:
-            ecc, health = with_ecc(ecc, self._faults.ecc(device.index)), self._faults.reported_health(device.index)
+            ecc = with_ecc(ecc, self._faults.counts.ecc.get(device.index))
+            health = self._faults.reported_health.get(device.index)
         first = device.index * self._shape.stacks_per_device
         used_bytes = [used.get(first + stack.index, 0) for stack in device.hbm_stacks]
         is_unchanged = used_bytes == [stack.used_bytes for stack in device.hbm_stacks]
@@ -169,7 +169,6 @@ class SimulatedSource:
 
 
 def _empty_core(shape: HostShape, index: int) -> NeuronCore:
-    """Returns a core that has its position but no state."""
     return NeuronCore(
         index=index,
         device_index=shape.device_of(index),
@@ -264,7 +263,6 @@ class SimulatedRank:
         )
 
     def set_tensors_ratio(self, ratio: float) -> None:
-        """Sets the share of the rank's HBM that its tensors take."""
         self.memory = replace(self.memory, tensors_bytes=int(ratio * self.hbm_share_bytes))
 
     @property
