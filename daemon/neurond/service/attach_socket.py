@@ -15,10 +15,8 @@ import secrets
 import socket
 import stat
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Protocol
 
-from neurond.allocator import CoreAllocator, UnknownToken
+from neurond.allocator import CoreAllocator
 from neurond.faults import FaultInjector
 from neurond.journal.accounts import ProcessOutcome
 from neurond.journal.state_files import AuditLog
@@ -38,7 +36,6 @@ from neurontools.rpc.profile_protocol import (
     DENIED,
     UNABLE,
     UNKNOWN,
-    ProfileOptions,
     encode_forwarded_request,
     read_request,
     receive_descriptor,
@@ -87,7 +84,6 @@ class AttachSocket:
         self._accepting = Acceptor(listener, self._accept, name="attaching", refuse=_refuse)
 
     def close(self) -> None:
-        """Stops listening and ends all connections."""
         if self._accepting is not None:
             self._accepting.close()
         for attached in list(self._attached.values()):
@@ -113,7 +109,6 @@ class AttachSocket:
             connection.close()
 
     def _handle_line(self, attached: _Attached, line: bytes) -> None:
-        """Handles a line from an attached process. Ignores unknown lines."""
         if line == profile_protocol.CAN_BE_PROFILED:
             attached.can_be_profiled = True
         elif profile_protocol.is_request(line):
@@ -125,8 +120,7 @@ class AttachSocket:
         """Forwards a profile request with its socket to the target process. Sends the requester the outcome."""
         descriptor = asker.pop_descriptor()
         try:
-            pid, options = parse_profile_request(line)
-            forward_profile_request(pid, options, asker.peer, descriptor, self._attached.values(), self._allocator)
+            pid = _forward_profile_request(line, asker.peer, descriptor, self._attached.values(), self._allocator)
         except (ProfileRefused, OSError) as error:
             reason = error.reason if isinstance(error, ProfileRefused) else profile_protocol.UNABLE
             asker.send_line(profile_protocol.encode_refusal(reason, str(error)))
@@ -137,11 +131,11 @@ class AttachSocket:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _on_detached(self, left: _Detached) -> None:
+    def _on_detached(self, left: _Attached, held_cores: bool) -> None:
         self._attached.pop(left.token, None)
         if self._faults is not None:
             self._faults.forget_process(left.token)
-        if not left.held_cores:
+        if not held_cores:
             if left.pidfd >= 0:
                 os.close(left.pidfd)
             return
@@ -150,20 +144,9 @@ class AttachSocket:
             self._ending.pop(left.token, None)
             self._on_end(left.token, outcome)
 
-        watch = ExitWatch(left.pidfd, left.pid, left.uid, report_outcome)
+        watch = ExitWatch(left.pidfd, left.pid, left.peer.uid, report_outcome)
         if not watch.is_done:
             self._ending[left.token] = watch
-
-
-@dataclass(frozen=True, slots=True)
-class _Detached:
-    """An ended connection of a process. Whoever receives this object has to close `pidfd`."""
-
-    token: str
-    pid: int
-    uid: int
-    pidfd: int
-    held_cores: bool
 
 
 class _Refused(Exception):
@@ -171,7 +154,10 @@ class _Refused(Exception):
 
 
 class _Attached:
-    """The connection of one attached process, with its lease. The constructor raises _Refused if it may not attach."""
+    """The connection of one attached process, with its lease. The constructor raises _Refused if it may not attach.
+
+    `on_end` is called after the connection has ended, with whether the process held cores. It has to close `pidfd`.
+    """
 
     def __init__(
         self,
@@ -179,7 +165,7 @@ class _Attached:
         allocator: CoreAllocator,
         peers: PeerLimiter,
         now_unix_seconds: float,
-        on_end: Callable[[_Detached], None],
+        on_end: Callable[[_Attached, bool], None],
         on_line: Callable[[_Attached, bytes], None],
     ) -> None:
         self.can_be_profiled = False
@@ -191,13 +177,13 @@ class _Attached:
         self._peers = peers
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self.peer, self.pid, self._pidfd = _admit(connection, peers)
+        self.peer, self.pid, self.pidfd = _admit(connection, peers)
         self.token = secrets.token_hex(16)
         self._is_open = True
         allocator.enter(self.token, self.pid, self.peer.uid, now_unix_seconds)
         self._loop.add_reader(connection.fileno(), self._read)
-        if self._pidfd >= 0:
-            self._loop.add_reader(self._pidfd, self._on_process_end)
+        if self.pidfd >= 0:
+            self._loop.add_reader(self.pidfd, self._on_process_end)
         with contextlib.suppress(OSError):  # the process closed the connection; the next read detects that
             connection.send(f"{self.token}\n".encode())
 
@@ -210,6 +196,10 @@ class _Attached:
         except OSError:
             return False
 
+    @property
+    def holds_cores(self) -> bool:
+        return self._allocator.find_lease(self.token).count > 0
+
     def pop_descriptor(self) -> int | None:
         """Returns the latest file descriptor that the process sent, if any. The caller has to close it."""
         descriptor, self._descriptor = self._descriptor, None
@@ -219,16 +209,16 @@ class _Attached:
         """Closes the connection and ends the lease."""
         if not self._is_open:
             return
-        token, self._is_open = self.token, False
-        held_cores = self._allocator.find_lease(token).count > 0
-        self._allocator.leave(token)
+        self._is_open = False
+        held_cores = self.holds_cores
+        self._allocator.leave(self.token)
         self._loop.remove_reader(self._connection.fileno())
         self._connection.close()
         self._store_descriptor(None)
-        if self._pidfd >= 0:
-            self._loop.remove_reader(self._pidfd)
+        if self.pidfd >= 0:
+            self._loop.remove_reader(self.pidfd)
         self._peers.release(self.peer, ResourceKind.ATTACHMENT)
-        self._on_end(_Detached(token, self.pid, self.peer.uid, self._pidfd, held_cores))
+        self._on_end(self, held_cores)
 
     def _on_process_end(self) -> None:
         """Reads the last lines of the ended process, then closes the connection."""
@@ -350,51 +340,35 @@ class ProfileRefused(Exception):
         self.reason = reason
 
 
-class ProfileTarget(Protocol):
-    """An attached process that may be profiled."""
+def _forward_profile_request(
+    line: bytes,
+    asker: PeerCredentials,
+    descriptor: int | None,
+    attached: Iterable[_Attached],
+    allocator: CoreAllocator,
+) -> int:
+    """Forwards a profile request to its target and returns the target's PID. The caller closes `descriptor`.
 
-    token: str
-    pid: int
-    peer: PeerCredentials
-    can_be_profiled: bool
-
-    def send_line(self, line: bytes, descriptor: int | None = None) -> bool:
-        """Sends a line to the process. Returns False when the process doesn't read."""
-
-
-def parse_profile_request(line: bytes) -> tuple[int, ProfileOptions]:
-    """Returns the PID and the options of a profile request. Raises ProfileRefused if the request is invalid."""
+    Raises ProfileRefused with the reason.
+    """
     try:
-        return read_request(line)
+        pid, options = read_request(line)
     except ValueError:
         raise ProfileRefused(
             UNABLE, "the daemon doesn't understand the request; does it have another version?"
         ) from None
-
-
-def forward_profile_request(
-    pid: int,
-    options: ProfileOptions,
-    asker: PeerCredentials,
-    descriptor: int | None,
-    attached: Iterable[ProfileTarget],
-    allocator: CoreAllocator,
-) -> None:
-    """Forwards a profile request, or raises ProfileRefused with the reason. The caller closes `descriptor`."""
     if descriptor is None or not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         raise ProfileRefused(UNABLE, "no socket came with the request")
-    target = next((each for each in attached if each.pid == pid and _holds_cores(allocator, each.token)), None)
+    target = next((each for each in attached if each.pid == pid and each.holds_cores), None)
     if target is None:
         if any(lease.pid == pid and lease.synthetic for lease in allocator.leases):
             raise ProfileRefused(UNABLE, f"PID {pid} belongs to the synthetic load and has nothing to profile")
         raise ProfileRefused(
-            UNKNOWN,
-            f"PID {pid} holds no NeuronCores of this daemon; neuron-ls shows the PIDs that do",
+            UNKNOWN, f"PID {pid} holds no NeuronCores of this daemon; neuron-ls shows the PIDs that do"
         )
     if asker.uid not in (target.peer.uid, 0):
         raise ProfileRefused(
-            DENIED,
-            f"PID {pid} belongs to user {target.peer.uid}, you are user {asker.uid}; use that account, or root",
+            DENIED, f"PID {pid} belongs to user {target.peer.uid}, you are user {asker.uid}; use that account, or root"
         )
     if not target.can_be_profiled:
         version = allocator.find_lease(target.token).runtime_version or "unknown"
@@ -405,10 +379,4 @@ def forward_profile_request(
         )
     if not target.send_line(encode_forwarded_request(options), descriptor):
         raise ProfileRefused(UNABLE, f"PID {pid} doesn't read from the daemon; see whether it is stopped")
-
-
-def _holds_cores(allocator: CoreAllocator, token: str) -> bool:
-    try:
-        return allocator.find_lease(token).count > 0
-    except UnknownToken:
-        return False
+    return pid
