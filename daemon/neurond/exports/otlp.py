@@ -23,6 +23,7 @@ from neurontools.model import (
     Device,
     DeviceMemory,
     HostMemory,
+    LogicalNeuronCore,
     Process,
     Snapshot,
     SourceKind,
@@ -32,6 +33,7 @@ from neurontools.model import (
 from neurontools.model.finding import Severity
 from neurontools.model.health import verdicts
 from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.units import mean_known, sum_known
 
 _PACKAGES = ("opentelemetry.sdk.metrics", "opentelemetry.exporter.otlp.proto.http")
 _EVENTS = (
@@ -46,10 +48,23 @@ _TIMEOUT_SECONDS = 5
 _LAST_SECONDS = 1.0  # timeout of the last export, when the daemon ends
 _SILENCE_SECONDS = 600.0
 _COMPRESSION = ("OTEL_EXPORTER_OTLP_COMPRESSION", "OTEL_EXPORTER_OTLP_METRICS_COMPRESSION")
-_SDK_LOGGERS = (
-    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
-    "opentelemetry.sdk.metrics._internal.export",
-)
+_SDK_LOGGERS = ("opentelemetry.exporter.otlp.proto.http.metric_exporter", "opentelemetry.sdk.metrics._internal.export")
+
+
+Attributes = dict[str, str | int]
+Reading = tuple[float | None, Attributes]
+"""A value with its attributes. An unknown value (None) is not exported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """One OTLP metric: name, unit (UCUM), description, and the function that reads its values from a snapshot."""
+
+    name: str
+    unit: str
+    text: str
+    read: Callable[[Snapshot], Iterable[Reading]]
+    is_counter: bool = False
 
 
 class OtlpSender:
@@ -59,12 +74,7 @@ class OtlpSender:
     attributes come from the snapshot `first`.
     """
 
-    def __init__(
-        self,
-        endpoint: str,
-        interval_seconds: float,
-        first: Snapshot,
-    ) -> None:
+    def __init__(self, endpoint: str, interval_seconds: float, first: Snapshot) -> None:
         try:
             from opentelemetry.exporter.otlp.proto.http import Compression
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -85,7 +95,6 @@ class OtlpSender:
         self._register(self._provider.get_meter("neurontools"))
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Stores the snapshot of a tick for the next export. Called in the event loop's thread."""
         self._snapshot = snapshot
 
     async def close(self) -> None:
@@ -110,40 +119,14 @@ class OtlpSender:
         def callback(read: Callable[[Snapshot], Iterable[Reading]]) -> Callable[[Any], list[Any]]:
             def observations(_options: Any) -> list[Any]:
                 snapshot = self._snapshot
-                return [] if snapshot is None else [Observation(value, labels) for value, labels in read(snapshot)]
+                readings = () if snapshot is None else read(snapshot)
+                return [Observation(value, labels) for value, labels in readings if value is not None]
 
             return observations
 
-        for name, unit, text, is_counter, read in (
-            ("hw.gpu.utilization", "1", "Mean utilization of the device's cores", False, _device_utilization),
-            ("hw.gpu.memory.usage", "By", "HBM in use", False, _memory_used),
-            ("hw.gpu.memory.limit", "By", "HBM", False, _memory_limit),
-            ("hw.gpu.memory.utilization", "1", "Share of the HBM in use", False, _memory_ratio),
-            ("hw.errors", "{error}", "ECC events", True, _errors),
-            ("hw.status", "1", "1 for the state that the device is in", False, self._status),
-            ("neurontools.neuroncore.utilization", "1", "Share of time in executions", False, _core_utilization),
-            ("neurontools.neuroncore.held", "1", "1 while a process holds the core", False, _core_in_use),
-            ("neurontools.neuroncore.flops", "{operation}/s", "Floating point operations", False, _core_flops),
-            (
-                "neurontools.process.executions",
-                "{execution}",
-                "Executions that finished without error",
-                True,
-                _executions,
-            ),
-        ):
-            create = meter.create_observable_counter if is_counter else meter.create_observable_gauge
-            create(name, [callback(read)], unit, text)
         for each in INSTRUMENTS:
-            meter.create_observable_gauge(each.name, [callback(each.read)], each.unit, each.text)
-
-    def _status(self, snapshot: Snapshot) -> Iterator[Reading]:
-        for verdict in verdicts(snapshot):
-            if verdict.severity is None:  # the health of the device is unknown
-                continue
-            state = _STATES[verdict.severity]
-            for each in ("ok", "degraded", "failed"):
-                yield int(each == state), {"hw.id": f"neuron{verdict.device_index}", "hw.type": "gpu", "hw.state": each}
+            create = meter.create_observable_counter if each.is_counter else meter.create_observable_gauge
+            create(each.name, [callback(each.read)], each.unit, each.text)
 
 
 class _OncePerOutage(logging.Filter):
@@ -210,13 +193,18 @@ def _labels(snapshot: Snapshot, device: Device) -> dict[str, str | int]:
 
 def _device_utilization(snapshot: Snapshot) -> Iterator[Reading]:
     for device in snapshot.devices:
-        ratios = [
-            core.utilization_ratio
-            for core in snapshot.cores
-            if core.device_index == device.index and core.utilization_ratio is not None
-        ]
-        if ratios:
-            yield sum(ratios) / len(ratios), {**_labels(snapshot, device), "hw.gpu.task": "general"}
+        ratio = mean_known(core.utilization_ratio for core in snapshot.cores if core.device_index == device.index)
+        yield ratio, {**_labels(snapshot, device), "hw.gpu.task": "general"}
+
+
+def _of_devices(value_of: Callable[[Device], float | None]) -> Callable[[Snapshot], Iterable[Reading]]:
+    return lambda snapshot: ((value_of(device), _labels(snapshot, device)) for device in snapshot.devices)
+
+
+def _of_cores(value_of: Callable[[LogicalNeuronCore], float | None]) -> Callable[[Snapshot], Iterable[Reading]]:
+    return lambda snapshot: (
+        (value_of(core), core_attributes(core.index, core.device_index)) for core in logical_cores(snapshot)
+    )
 
 
 def _used_bytes(device: Device) -> int | None:
@@ -224,73 +212,33 @@ def _used_bytes(device: Device) -> int | None:
     return None if not used or None in used else sum(size_bytes or 0 for size_bytes in used)
 
 
-def _memory_used(snapshot: Snapshot) -> Iterator[Reading]:
-    for device in snapshot.devices:
-        used_bytes = _used_bytes(device)
-        if used_bytes is not None:
-            yield used_bytes, _labels(snapshot, device)
-
-
-def _memory_limit(snapshot: Snapshot) -> Iterator[Reading]:
-    for device in snapshot.devices:
-        yield device.memory_bytes, _labels(snapshot, device)
-
-
-def _memory_ratio(snapshot: Snapshot) -> Iterator[Reading]:
-    for device in snapshot.devices:
-        used_bytes = _used_bytes(device)
-        if used_bytes is not None and device.memory_bytes:
-            yield used_bytes / device.memory_bytes, _labels(snapshot, device)
+def _used_ratio(device: Device) -> float | None:
+    used_bytes = _used_bytes(device)
+    return None if used_bytes is None or not device.memory_bytes else used_bytes / device.memory_bytes
 
 
 def _errors(snapshot: Snapshot) -> Iterator[Reading]:
     for device in snapshot.devices:
         for field, kind, place in _EVENTS:
-            count = getattr(device.ecc, field)
-            if count is not None:
-                yield count, {**_labels(snapshot, device), "error.type": f"{place}_ecc_{kind}"}
+            yield getattr(device.ecc, field), {**_labels(snapshot, device), "error.type": f"{place}_ecc_{kind}"}
 
 
-def _core_utilization(snapshot: Snapshot) -> Iterator[Reading]:
-    for core in logical_cores(snapshot):
-        if core.utilization_ratio is not None:
-            yield core.utilization_ratio, core_attributes(core.index, core.device_index)
-
-
-def _core_in_use(snapshot: Snapshot) -> Iterator[Reading]:
-    for core in logical_cores(snapshot):
-        if core.is_free is not None:
-            yield int(not core.is_free), core_attributes(core.index, core.device_index)
-
-
-def _core_flops(snapshot: Snapshot) -> Iterator[Reading]:
-    for core in logical_cores(snapshot):
-        if core.flops_per_second is not None:
-            yield core.flops_per_second, core_attributes(core.index, core.device_index)
+def _status(snapshot: Snapshot) -> Iterator[Reading]:
+    for verdict in verdicts(snapshot):
+        if verdict.severity is None:  # the health of the device is unknown
+            continue
+        state = _STATES[verdict.severity]
+        for each in ("ok", "degraded", "failed"):
+            yield int(each == state), {"hw.id": f"neuron{verdict.device_index}", "hw.type": "gpu", "hw.state": each}
 
 
 def _executions(snapshot: Snapshot) -> Iterator[Reading]:
-    for process in snapshot.processes:
-        if process.core_indices and process.executions is not None:
-            yield process.executions.completed_total, process_attributes(process)
-
-
-Attributes = dict[str, str | int]
-Reading = tuple[float, Attributes]
-
-
-@dataclass(frozen=True, slots=True)
-class Instrument:
-    """One OTLP metric: name, unit (UCUM), description, and the function that reads its values from a snapshot."""
-
-    name: str
-    unit: str
-    text: str
-    read: Callable[[Snapshot], Iterable[Reading]]
+    for process, attributes in _holders(snapshot):
+        if process.executions is not None:
+            yield process.executions.completed_total, attributes
 
 
 def core_attributes(index: int, device_index: int) -> Attributes:
-    """Returns the OTLP attributes of a NeuronCore."""
     return {"neuroncore": index, "hw.id": f"neuron{device_index}"}
 
 
@@ -315,8 +263,7 @@ def process_attributes(process: Process) -> Attributes:
 
 def _categories(memory: DeviceMemory | HostMemory, attributes: Attributes) -> Iterator[Reading]:
     for field, size_bytes in memory_categories(memory).items():
-        if size_bytes is not None:
-            yield size_bytes, {**attributes, "category": field.removesuffix("_bytes")}
+        yield size_bytes, {**attributes, "category": field.removesuffix("_bytes")}
 
 
 def _core_memory(snapshot: Snapshot) -> Iterator[Reading]:
@@ -348,9 +295,7 @@ def _holders(snapshot: Snapshot) -> Iterator[tuple[Process, Attributes]]:
 
 def _process_memory(snapshot: Snapshot) -> Iterator[Reading]:
     for process, attributes in _holders(snapshot):
-        sizes = [size for core in snapshot.cores_of(process) if (size := core.memory.total_bytes) is not None]
-        if sizes:
-            yield sum(sizes), attributes
+        yield sum_known(core.memory.total_bytes for core in snapshot.cores_of(process)), attributes
 
 
 def _process_host_memory(snapshot: Snapshot) -> Iterator[Reading]:
@@ -359,6 +304,37 @@ def _process_host_memory(snapshot: Snapshot) -> Iterator[Reading]:
 
 
 INSTRUMENTS = (
+    Instrument("hw.gpu.utilization", "1", "Mean utilization of the device's cores", _device_utilization),
+    Instrument("hw.gpu.memory.usage", "By", "HBM in use", _of_devices(_used_bytes)),
+    Instrument("hw.gpu.memory.limit", "By", "HBM", _of_devices(lambda device: device.memory_bytes)),
+    Instrument("hw.gpu.memory.utilization", "1", "Share of the HBM in use", _of_devices(_used_ratio)),
+    Instrument("hw.errors", "{error}", "ECC events", _errors, is_counter=True),
+    Instrument("hw.status", "1", "1 for the state that the device is in", _status),
+    Instrument(
+        "neurontools.neuroncore.utilization",
+        "1",
+        "Share of time in executions",
+        _of_cores(lambda core: core.utilization_ratio),
+    ),
+    Instrument(
+        "neurontools.neuroncore.held",
+        "1",
+        "1 while a process holds the core",
+        _of_cores(lambda core: None if core.is_free is None else int(not core.is_free)),
+    ),
+    Instrument(
+        "neurontools.neuroncore.flops",
+        "{operation}/s",
+        "Floating point operations",
+        _of_cores(lambda core: core.flops_per_second),
+    ),
+    Instrument(
+        "neurontools.process.executions",
+        "{execution}",
+        "Executions that finished without error",
+        _executions,
+        is_counter=True,
+    ),
     Instrument("neurontools.neuroncore.owner", "1", "1 for each process that holds the core", _owners),
     Instrument("neurontools.neuroncore.memory", "By", "Device memory by category", _core_memory),
     Instrument("neurontools.device.host_memory", "By", "Host memory that serves the device", _device_host_memory),
@@ -373,7 +349,6 @@ def otlp_is_installed() -> bool:
 
 
 def otlp_not_installed_error() -> UserError:
-    """Returns the error for a user who sets --otlp-endpoint without the OpenTelemetry packages."""
     return UserError("--otlp-endpoint needs the OpenTelemetry SDK; install neurontools[otlp]", EXIT_USAGE)
 
 
