@@ -33,8 +33,6 @@ _log_failure = RateLimitedLogger(_log, logging.WARNING)
 
 @dataclass(frozen=True, slots=True)
 class _ActionEvent:
-    """A finding that began or ended, as a JSON document."""
-
     event: str
     key: str
     document: bytes
@@ -68,7 +66,6 @@ class FindingActions:
         self._thread.start()
 
     def submit(self, began: Iterable[Finding], ended: Iterable[Finding], snapshot: Snapshot) -> None:
-        """Queues an action for each finding that the settings select."""
         for event, findings in (("begins", began), ("ends", ended)):
             for finding in findings if event in self._settings.events else ():
                 if self._settings.criteria.includes(finding):
@@ -143,8 +140,6 @@ def finding_key(finding: Finding) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ActionSettings:
-    """The validated [actions] table of the configuration."""
-
     criteria: HealthCriteria  # which findings cause actions
     events: frozenset[str]  # one or both of "begins" and "ends"
     command: tuple[str, ...] | None = None  # command to run: program and arguments, without a shell
@@ -249,7 +244,6 @@ class HourlyTokenBucket:
         self._at_seconds = now_seconds
 
     def try_take(self, now_seconds: float) -> bool:
-        """Takes a token and returns True; returns False if none is left."""
         passed_seconds = max(0.0, now_seconds - self._at_seconds)
         self._left = min(self._most, self._left + passed_seconds * self._most / _HOUR_SECONDS)
         self._at_seconds = now_seconds

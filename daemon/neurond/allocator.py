@@ -31,7 +31,6 @@ class HostShape:
         return self.device_count * self.cores_per_device
 
     def logical_core_count(self, lnc: int) -> int:
-        """Returns how many logical cores the host has at this LNC."""
         return self.core_count // lnc
 
     def device_of(self, core_index: int) -> int:
@@ -39,7 +38,6 @@ class HostShape:
 
     @property
     def cores_per_stack(self) -> int:
-        """The number of physical cores that share one HBM stack."""
         return self.cores_per_device // self.stacks_per_device
 
     def stack_of(self, core_index: int) -> int:
@@ -108,11 +106,9 @@ class CoreLease:
 
     @property
     def logical_cores(self) -> range:
-        """Returns the host-wide logical cores of this lease, empty for an observer."""
         return range(self.first, self.first + self.count)
 
     def physical_cores(self) -> range:
-        """Returns the host-wide physical cores of this lease, empty for an observer."""
         return range(self.first * self.lnc, (self.first + self.count) * self.lnc)
 
     def devices(self, shape: HostShape) -> tuple[int, ...]:
@@ -165,10 +161,7 @@ def memory_table(
         f"{stack_on_device}, which has {bytes_text(shape.stack_bytes)}, of which {bytes_text(free_bytes)} are free; "
         "free memory or use more NeuronCores"
     )
-    lines = [
-        headline,
-        f"{'PID':>10}  {'NEURONCORES':<12} {'BYTES':>16}  SIZE",
-    ]
+    lines = [headline, f"{'PID':>10}  {'NEURONCORES':<12} {'BYTES':>16}  SIZE"]
     for holder, size_bytes in holders:
         cores = f"{holder.logical_cores[0]}-{holder.logical_cores[-1]}"
         lines.append(f"{holder.pid:>10}  {cores:<12} {size_bytes:>16}  {bytes_text(size_bytes)}")
@@ -243,7 +236,6 @@ class CoreAllocator:
         return self._leases.values()
 
     def owner(self, core_index: int) -> CoreLease | None:
-        """Returns the lease of a physical core, or None if the core is free."""
         return self._owners[core_index]
 
     def enter(
@@ -366,7 +358,6 @@ class CoreAllocator:
         return first, count
 
     def _first_fit(self, count: int, lnc: int) -> int:
-        """Returns the lowest index at which `count` contiguous logical cores are free."""
         total = self.shape.logical_core_count(lnc)
         if not 1 <= count <= total:
             raise ImpossibleRequest(f"{NUM_CORES}={count}: this host has {total} NeuronCores; ask for 1 to {total}")
@@ -410,12 +401,10 @@ class CoreAllocator:
                 raise DeviceMemoryExhausted(memory_table(self.shape, stack, holders, lease, size_bytes))
 
     def holders_of_stack(self, stack: int) -> list[CoreLease]:
-        """Returns the leases with a core on this HBM stack."""
         holders = (self._owners[core] for core in self.shape.cores_of_stack(stack))
         return list({holder.token: holder for holder in holders if holder is not None}.values())
 
     def stack_bytes_of(self, lease: CoreLease, stack: int) -> int:
-        """Returns how many bytes a process uses on an HBM stack, from its latest report."""
         return sum(
             core.memory.total_bytes or 0
             for local_index, core in lease.cores.items()

@@ -28,8 +28,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class KubeletTimeouts:
-    """Intervals and timeouts for requests to the kubelet."""
-
     interval_seconds: float = 10.0
     reply_seconds: float = 5.0
     first_retry_seconds: float = 1.0  # pause after a failed request; doubles with each further failure
@@ -60,7 +58,6 @@ class KubeletWatcher:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One warning if the kubelet does not answer properly; else empty."""
         if not self._problem:
             return ()
         shown = "pods are shown as last reported" if self._answered_at_seconds is not None else "pods may have no names"
@@ -250,11 +247,9 @@ class ProcessAttributor:
         self.allocations: tuple[PodAllocation, ...] = ()
 
     def set_allocations(self, allocations: tuple[PodAllocation, ...]) -> None:
-        """Stores the kubelet's allocations for later snapshots."""
         self.allocations = allocations
 
     def attribute(self, snapshot: Snapshot) -> Snapshot:
-        """Returns the snapshot with the attribution of its processes and the kubelet's allocations."""
         keys = {_key(process) for process in snapshot.processes}
         for gone in self._cache.keys() - keys:
             del self._cache[gone]
@@ -307,7 +302,6 @@ def read_attribution(directory: Path) -> Attribution:
 
 
 def attribution_from(cgroup: str, read_environment: Mapping[str, str]) -> Attribution:
-    """Returns the attribution of a process, from the text of its /proc/PID/cgroup and its environment variables."""
     cgroup = "\n".join(line for line in cgroup.splitlines() if not _USER_SLICE.match(line))
     containers = _CONTAINER.findall(cgroup)
     pod = _POD.search(cgroup)
@@ -375,14 +369,7 @@ _POD_GROUPS = (b"JOBSET_NAME", b"JOB_NAME", b"LWS_LEADER_ADDRESS")
 # A job's name omits these Slurm steps, because most jobs train in one of them.
 _ONLY_STEPS = (None, "0", "batch", "extern")
 _VARIABLES = frozenset(
-    (
-        b"CONTAINER_NAME",
-        *_POD_GROUPS,
-        b"POD_NAME",
-        b"POD_NAMESPACE",
-        b"SLURM_JOB_ID",
-        b"SLURM_STEP_ID",
-    )
+    (b"CONTAINER_NAME", *_POD_GROUPS, b"POD_NAME", b"POD_NAMESPACE", b"SLURM_JOB_ID", b"SLURM_STEP_ID")
 )
 
 

@@ -59,10 +59,8 @@ class Settings:
     exit_with_parent: bool = False
 
     def to_json(self) -> str:
-        """Serializes the settings as JSON, which `from_json` reads."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """Restores settings from the JSON of `to_json`."""
         return cls(**json.loads(text))

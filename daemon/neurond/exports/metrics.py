@@ -102,8 +102,6 @@ class DaemonMetrics:
 
 
 class NetworkConnections(Protocol):
-    """Counters of connections to the API over TLS."""
-
     outcomes: Counter[Any]
 
     @property
@@ -143,9 +141,7 @@ class Exporters:
             from neurond.exports.otlp import OtlpSender
 
             self._sender = OtlpSender(
-                self._settings.otlp_endpoint,
-                self._settings.otlp_interval_seconds,
-                self._store.latest.snapshot,
+                self._settings.otlp_endpoint, self._settings.otlp_interval_seconds, self._store.latest.snapshot
             )
 
     def add_network_connections(self, connections: NetworkConnections) -> None:
@@ -157,7 +153,6 @@ class Exporters:
             self._pages.access.allow(subjects)
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Passes the snapshot of a tick to the exporters."""
         if self._pages is not None or self._sender is not None:
             self._metrics.observe(snapshot)
         if self._pages is not None:

@@ -60,7 +60,6 @@ class MetricsPages:
             self._web.observe()
 
     def close(self) -> None:
-        """Stops listening and closes the connections."""
         self._server.close()
         if self._web is not None:
             self._web.close()

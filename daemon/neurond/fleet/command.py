@@ -192,8 +192,6 @@ class HostMixEntry:
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """The address and settings of one simulated host."""
-
     place: HostAddress
     settings: Settings
 
@@ -298,7 +296,6 @@ class FleetProcesses:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The PID of each host's process, by host name."""
         return {
             host.place.name: child.pid
             for share, child in zip(self._plans, self._children, strict=True)
@@ -325,7 +322,6 @@ class FleetProcesses:
             self._end()
 
     def ended(self) -> list[str]:
-        """Returns the names of the hosts whose process has ended."""
         return [
             host.place.name
             for share, child in zip(self._plans, self._children, strict=True)

@@ -43,7 +43,6 @@ class ProcessAccounts:
         self._finished: list[EndedProcess] = []
 
     def end(self, token: str, outcome: ProcessOutcome) -> None:
-        """Records how an attached process ended."""
         ended = self._pending.pop(token, None)
         if ended is not None:
             self._finished.append(_with_outcome(ended, outcome))
@@ -53,7 +52,6 @@ class ProcessAccounts:
                 self._outcomes.popitem(last=False)
 
     def observe(self, snapshot: Snapshot, departures: Iterable[Departure]) -> list[EndedProcess]:
-        """Returns the processes that ended since the last call."""
         peak_flops = catalog.peak_flops_per_core(snapshot.instance.instance_type)
         for departure in departures:
             self._depart(departure, snapshot, peak_flops)
@@ -99,11 +97,7 @@ class ProcessAccounts:
             if pid in self._attached:  # the process has attached since then, so it reports its own counters
                 continue
             ended = _build_ended(
-                account.process,
-                account.use,
-                account.began_at_unix_seconds,
-                snapshot.taken_at_unix_seconds,
-                peak_flops,
+                account.process, account.use, account.began_at_unix_seconds, snapshot.taken_at_unix_seconds, peak_flops
             )
             self._finished.append(_with_outcome(ended, ProcessOutcome(lives_on=self._is_alive(account.process))))
         for pid, process in now.items():
@@ -182,7 +176,6 @@ class DriverAccount:
         return CoreUsage(busy, self._flop, self._peak_bytes)
 
     def observe(self, process: Process, snapshot: Snapshot) -> None:
-        """Adds the growth of the core counters since the last call."""
         self.process = process
         used_bytes = None
         for core in snapshot.cores_of(process):
@@ -222,7 +215,6 @@ class CoreUsage:
 
 
 def reported_usage(lease: CoreLease) -> CoreUsage:
-    """Returns the core usage that an attached process reported."""
     if not lease.cores:
         return CoreUsage()
     return CoreUsage(

@@ -314,7 +314,6 @@ class EndedLog:
             self._file.close()
 
     def since(self, unix_seconds: float) -> list[EndedProcess]:
-        """Returns the processes that ended at this time or later, oldest first."""
         return [process for process in self._ended if process.ended_at_unix_seconds >= unix_seconds]
 
     def recent(self, now_unix_seconds: float) -> tuple[EndedProcess, ...]:
@@ -339,12 +338,10 @@ class AuditLog:
         self._faults: dict[int, InjectedFault] = {}
 
     def record(self, event: str, at_unix_seconds: float, fields: Mapping[str, object]) -> None:
-        """Writes one event as a line of the audit file."""
         if self._file is not None:
             self._file.add(partial(_line, {"at_unix_seconds": round(at_unix_seconds, 6), "event": event, **fields}))
 
     def record_findings(self, began: Iterable[Finding], ended: Iterable[Finding], at_unix_seconds: float) -> None:
-        """Records the findings that began and ended."""
         for event, findings in (("finding_begins", began), ("finding_ends", ended)):
             for finding in findings:
                 self.record(event, at_unix_seconds, describe_finding(finding))
@@ -372,7 +369,6 @@ class AuditLog:
         self._attached = now
 
     def record_faults(self, snapshot: Snapshot) -> None:
-        """Records injected faults, and when they take effect or end."""
         for fault in snapshot.injected_faults:
             self._record_fault(fault, snapshot.taken_at_unix_seconds)
         self._faults = {fault.number: fault for fault in snapshot.injected_faults}
@@ -395,11 +391,9 @@ class AuditLog:
             self.record(_STATES[fault.state], at_unix_seconds, _fault_fields(fault))
 
     def record_profile_request(self, by_pid: int, by_uid: int, pid: int) -> None:
-        """Records that a process was allowed to profile another process."""
         self.record("profile_asked_for", time.time(), {"by_pid": by_pid, "by_uid": by_uid, "pid": pid})
 
     def close(self) -> None:
-        """Writes the queued lines and closes the file."""
         if self._file is not None:
             self._file.close()
 

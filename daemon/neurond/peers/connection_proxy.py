@@ -46,7 +46,6 @@ class ConnectionProxy:
         return self._server.find_peer(peer_name)
 
     def close(self) -> None:
-        """Stops accepting and closes all connections."""
         if self._accepting is not None:
             self._accepting.close()
         for connection, (waiting, _) in self._delayed.items():
@@ -134,7 +133,6 @@ class GoawaySender:
         self._closing: asyncio.TimerHandle | None = None
 
     def refuse(self, connection: socket.socket, reason: str) -> None:
-        """Sends GOAWAY with the reason, and closes the connection after a second."""
         _refuse(connection, reason)
         self.close_later(connection)
 
@@ -148,7 +146,6 @@ class GoawaySender:
             self._closing = loop.call_later(_TIME_TO_READ_SECONDS, self._close_due, loop)
 
     def close(self) -> None:
-        """Closes all refused connections."""
         if self._closing is not None:
             self._closing.cancel()
         for _, connection in self._refused:
@@ -342,7 +339,6 @@ class ProxiedServer(Generic[P]):
         return self._names.get(peer_name)
 
     def relays(self) -> list[tuple[Relay, P]]:
-        """Returns the open relays with their clients."""
         return [(relay, self._names[name]) for relay, name in self._relays.items()]
 
     def connect(self, client: socket.socket, peer: P, kind: type[R]) -> R:
@@ -366,7 +362,6 @@ class ProxiedServer(Generic[P]):
         return relay
 
     def close(self) -> None:
-        """Closes all connections and the server's socket."""
         for relay in list(self._relays):
             relay.close()
         if self._descriptor >= 0:
@@ -399,7 +394,6 @@ class RequestCost:
         self._skip = _PREFACE_BYTES
 
     def cost_of(self, data: memoryview) -> float:
-        """Returns the cost of the client's next bytes. One call costs 1."""
         size = len(data)
         work = size * BYTE_COST
         position = self._skip

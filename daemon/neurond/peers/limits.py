@@ -228,7 +228,6 @@ class PeerCredentials:
 
     @property
     def accounts(self) -> tuple[tuple[str, int] | None, tuple[str, int]]:
-        """(kind, key) of the peer's process (None: unknown), and of its user."""
         return None if self.pid is None else ("PID", self.pid), ("user", self.uid)
 
 

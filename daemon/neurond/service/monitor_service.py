@@ -119,7 +119,6 @@ class MonitorService:
                 yield zlib.decompress(packed)
 
     async def list_ended(self, request: neuron_pb2.ListEndedRequest, context: Context) -> AsyncIterator[bytes]:
-        """Streams the accounts of ended processes, oldest first."""
         since = request.since_unix_seconds
         if not 0 <= since <= LATEST_UNIX_SECONDS:
             await context.abort(

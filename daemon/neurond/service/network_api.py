@@ -98,7 +98,6 @@ class NetworkApi:
         _log.info("the API over TLS on grpcs://%s:%d", shown, bound)
 
     async def close(self, patience_seconds: float) -> None:
-        """Ends all calls and connections."""
         await self._calls.end(patience_seconds)
         self.proxy.close()
         await self._server.stop(patience_seconds)
@@ -179,7 +178,6 @@ class TlsConnectionProxy:
 
     @property
     def open_count(self) -> int:
-        """The number of clients that are relayed now."""
         return len(self._server)
 
     def open(self, listeners: list[socket.socket], inner_path: str) -> None:
@@ -208,7 +206,6 @@ class TlsConnectionProxy:
                 relay.close()
 
     def close(self) -> None:
-        """Stops accepting and closes all connections."""
         for acceptor in self._acceptors:
             acceptor.close()
         for task in self._tasks:
@@ -367,5 +364,4 @@ class NetworkPeer:
 
     @property
     def accounts(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        """(kind, key) of the client's address, and of its certificate name."""
         return ("address", self.address), ("subject", self.name)

@@ -76,7 +76,6 @@ class RuntimeService:
         self._clock = clock
 
     async def attach(self, request: neuron_pb2.AttachRequest, context: Context) -> bytes:
-        """Leases cores to the calling process. Returns the serialized reply."""
         try:
             lease = self._attach(request)
         except Refusal as refusal:

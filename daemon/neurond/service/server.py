@@ -61,7 +61,6 @@ class OpenCalls(Generic[P]):
             context.add_done_callback(on_done)
 
     def peer_of_call(self, context: Context) -> P | None:
-        """Returns the peer of a call, or None if the connection has ended."""
         return self._find_peer(context.peer())
 
     def spend(self, context: Context) -> float:
@@ -141,8 +140,6 @@ def monitor_handlers(monitor: MonitorService, calls: OpenCalls[Any]) -> dict[str
 
 
 def unary_handler(calls: OpenCalls[Any], behaviour: Any, kind: Any, *, needs: Role = Role.FULL) -> Any:
-    """Returns a gRPC handler for a method that returns its reply as bytes."""
-
     async def handle(data: bytes, context: Any) -> bytes:
         await calls.admit(context, ResourceKind.CALL, needs=needs)
         reply: bytes = await behaviour(await _read(kind, data, context), context)

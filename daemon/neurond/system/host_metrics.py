@@ -149,7 +149,6 @@ def port_paths(directory: str) -> list[tuple[str, int, str]]:
 
 
 def read_ports(directory: str) -> tuple[RdmaPort, ...]:
-    """Reads the RDMA ports with their counters. A counter that can't be read is None."""
     return tuple(
         RdmaPort(
             device[:_MAX_NAME_CHARACTERS],

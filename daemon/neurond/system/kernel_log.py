@@ -46,7 +46,6 @@ class KernelLogReader:
 
     @property
     def is_read(self) -> bool:
-        """Whether the kernel log is open."""
         return self._file >= 0
 
     def read(self) -> list[KernelRecord]:

@@ -52,13 +52,11 @@ class LoopTurns:
         self._began_seconds = time.thread_time()
 
     def end_turn(self) -> None:
-        """Ends the measurement of an iteration. Called before the loop waits for events."""
         longest_seconds = self.longest_cpu_seconds
         if longest_seconds is not None:
             self.longest_cpu_seconds = max(longest_seconds, time.thread_time() - self._began_seconds)
 
     def begin_turn(self) -> None:
-        """Starts the measurement of an iteration. Called when events are ready."""
         self._began_seconds = time.thread_time()
 
 
@@ -171,8 +169,7 @@ class VisibleFormatter(logging.Formatter):
         return escape_controls(super().formatMessage(record))
 
     def formatException(  # noqa: N802
-        self,
-        ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
+        self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
     ) -> str:
         return "\n".join(map(escape_controls, super().formatException(ei).split("\n")))
 

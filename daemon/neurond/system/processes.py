@@ -38,7 +38,6 @@ class ProcessFacts:
     job: Job | None = None
 
     def within(self, job: Job | None) -> ProcessFacts:
-        """Returns a copy that belongs to `job`."""
         return self if job is None else replace(self, job=job)
 
 
@@ -69,7 +68,6 @@ class ProcessTable:
         return self._facts[pid]
 
     def last_facts(self, pid: int) -> ProcessFacts:
-        """Returns the cached facts of a process that may have ended."""
         return self._facts.get(pid) or ProcessFacts()
 
     def _check(self, pid: int) -> None:
@@ -199,7 +197,6 @@ class JobReader:
         self._jobs: dict[int, tuple[float | None, int, Job | None]] = {}
 
     def forget_others(self, pids: Iterable[int]) -> None:
-        """Forgets all processes except `pids`."""
         for gone in self._jobs.keys() - set(pids):
             del self._jobs[gone]
 

@@ -70,7 +70,6 @@ class EccRule:
         self._found: dict[int, tuple[EccCounters, EccCounters | None, tuple[Finding, ...]]] = {}
 
     def __call__(self, context: RuleContext) -> Iterator[Finding]:
-        """Yields the current findings about ECC errors."""
         found: dict[int, tuple[EccCounters, EccCounters | None, tuple[Finding, ...]]] = {}
         for device in context.snapshot.devices:
             before = context.devices.get(device.index)
@@ -129,7 +128,6 @@ class MemoryRule:
         self._shown_percent: dict[_Stack, int] = {}
 
     def __call__(self, context: RuleContext) -> Iterator[Finding]:
-        """Yields the current findings about nearly full HBM stacks."""
         limit_ratio, now_seconds = context.limits.memory_used_ratio, context.snapshot.taken_at_unix_seconds
         shown_percent: dict[_Stack, int] = {}
         for device in context.snapshot.devices if limit_ratio else ():
@@ -342,7 +340,6 @@ class KernelErrorRule:
         self._before: Snapshot | None = None
 
     def update(self, snapshot: Snapshot, records: Iterable[KernelRecord], window_seconds: float) -> Iterator[Finding]:
-        """Yields the current findings from the kernel log."""
         for record in records:
             self._handle_record(record, snapshot)
         self._before = snapshot

@@ -175,6 +175,5 @@ class Hysteresis(Generic[Key]):
         return key in self._states
 
     def forget_others(self, keys: Collection[Key]) -> None:
-        """Deletes the state of all other keys."""
         for key in self._states.keys() - set(keys):
             del self._states[key]

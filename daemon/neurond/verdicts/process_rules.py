@@ -167,7 +167,6 @@ class LatencyRule:
         self._shown: dict[ProcessIdentity, _Medians] = {}
 
     def __call__(self, context: RuleContext) -> Iterator[Finding]:
-        """Yields the current findings about latencies."""
         limits, snapshot = context.limits, context.snapshot
         limit = limits.latency_growth_ratio
         last = {}

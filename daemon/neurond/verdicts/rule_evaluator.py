@@ -62,7 +62,6 @@ class RuleEvaluator:
         self._health: Health | None = None
 
     def set_thresholds(self, limits: HealthThresholds) -> None:
-        """Applies these limits from the next snapshot on."""
         self._limits = limits
 
     def evaluate(
@@ -105,10 +104,7 @@ class RuleEvaluator:
         return replace(snapshot, health=replace(self._health, findings=findings))
 
     def _reuse_unchanged(
-        self,
-        device_indices: tuple[int, ...],
-        unknown_device_indices: tuple[int, ...],
-        findings: tuple[Finding, ...],
+        self, device_indices: tuple[int, ...], unknown_device_indices: tuple[int, ...], findings: tuple[Finding, ...]
     ) -> Health:
         """Returns the health of the host. If nothing changed, this is the last tick's object, already serialized."""
         before = self._health
