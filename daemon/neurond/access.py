@@ -11,10 +11,7 @@ from neurontools.util.errors import EXIT_USAGE, UserError
 
 
 def server_tls(settings: Settings, protocols: Sequence[str] = ()) -> ServerTls | None:
-    """Returns the TLS setup with the files of the [tls] table; None if the table names no certificate.
-
-    Raises UserError for an invalid file.
-    """
+    """Returns the TLS setup of [tls]; None without a certificate. Raises UserError for an invalid file."""
     if settings.tls_certificate is None:
         return None
     files = ServerFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
@@ -22,7 +19,6 @@ def server_tls(settings: Settings, protocols: Sequence[str] = ()) -> ServerTls |
 
 
 def allowed_subjects(settings: Settings) -> Subjects:
-    """Returns the names of client certificates that may read, by role (summary or full)."""
     return Subjects(settings.tls_summary or (), settings.tls_full or ())
 
 
@@ -41,26 +37,17 @@ def check_certificates(settings: Settings) -> None:
     if twice:
         raise UserError(f"tls.summary and tls.full both have {twice[0]}; leave it in one of them", EXIT_USAGE)
     server_tls(settings)
-    if settings.listen is not None:
-        _check_closed(settings, has_names=bool(names))
-
-
-def _check_closed(settings: Settings, *, has_names: bool) -> None:
-    missing = (
-        "tls.certificate and tls.key"
-        if settings.tls_certificate is None
-        else "tls.client_ca"
-        if settings.tls_client_ca is None
-        else "tls.summary or tls.full"
-        if not has_names
-        else None
-    )
-    if missing is not None:
-        raise UserError(
-            f"--listen {settings.listen}: the API is served over TLS alone, to certificates that are named; "
-            f"set {missing} in the configuration file",
-            EXIT_USAGE,
-        )
+    for missing, given in (
+        ("tls.certificate and tls.key", settings.tls_certificate),
+        ("tls.client_ca", settings.tls_client_ca),
+        ("tls.summary or tls.full", names),
+    ):
+        if settings.listen is not None and not given:
+            raise UserError(
+                f"--listen {settings.listen}: the API is served over TLS alone, to certificates that are named; "
+                f"set {missing} in the configuration file",
+                EXIT_USAGE,
+            )
 
 
 def metrics_access(settings: Settings) -> HttpAccess:

@@ -150,7 +150,6 @@ class ActionSettings:
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> ActionSettings:
-        """Builds the settings from the table that `neurond.startup.configuration` validated."""
         owners = tuple(Owner) if table["problems"] == "all" else (Owner(table["problems"]),)
         return cls(
             HealthCriteria(Severity[table["level"].upper()], owners, tuple(table["only"]) or None),
@@ -163,8 +162,8 @@ class ActionSettings:
         )
 
 
-_INHERITED = ("PATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
-_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+_INHERITED = ("PATH", *_PROXIES, "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +186,7 @@ class BoundedCommand:
         self, command: Sequence[str], document: bytes, timeout_seconds: float, environment: Mapping[str, str]
     ) -> RunOutcome:
         """Runs a program with `document` on its standard input. The program shares the daemon's standard error."""
-        inherited = {name: os.environ[name] for name in (*_INHERITED, *_CERTIFICATES) if name in os.environ}
+        inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         try:
             with self._lock:
                 if self._is_closed:
@@ -213,7 +212,10 @@ class BoundedCommand:
                 child.stdin.close()  # `communicate` leaves the pipe open when it times out
             with self._lock:
                 self._child = None
-        return RunOutcome("done") if child.returncode == 0 else RunOutcome("failed", _exit_text(child.returncode))
+        code = child.returncode
+        if code == 0:
+            return RunOutcome("done")
+        return RunOutcome("failed", f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}")
 
     def close(self) -> None:
         """Kills the running program with its process group, and prevents further runs."""
@@ -226,10 +228,6 @@ class BoundedCommand:
             if self._child is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._child.pid, signal.SIGKILL)
-
-
-def _exit_text(returncode: int) -> str:
-    return f"exit code {returncode}" if returncode > 0 else f"ended by {signal.Signals(-returncode).name}"
 
 
 _HOUR_SECONDS = 3600.0

@@ -232,7 +232,6 @@ class CoreAllocator:
 
     @property
     def leases(self) -> Iterable[CoreLease]:
-        """Returns the leases of all attached processes, observers included, in order of arrival."""
         return self._leases.values()
 
     def owner(self, core_index: int) -> CoreLease | None:

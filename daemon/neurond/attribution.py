@@ -140,9 +140,8 @@ DEVICE_RESOURCES = frozenset(("aws.amazon.com/neuron", "aws.amazon.com/neurondev
 CORE_RESOURCES = frozenset(("aws.amazon.com/neuroncore",))
 DRA_DRIVER = "neuron.aws.com"
 
-# Field numbers of the protobuf messages in the kubelet's reply.
-_POD_RESOURCES = 1  # field of ListPodResourcesResponse
 # Field numbers of messages in the kubelet's PodResources API
+_POD_RESOURCES = 1  # ListPodResourcesResponse
 _POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3  # PodResources
 _CONTAINER_NAME, _CONTAINER_DEVICES, _CONTAINER_DYNAMIC = 1, 2, 5  # ContainerResources
 _RESOURCE_NAME, _DEVICE_IDS = 1, 2  # ContainerDevices
@@ -301,20 +300,20 @@ def read_attribution(directory: Path) -> Attribution:
     )
 
 
-def attribution_from(cgroup: str, read_environment: Mapping[str, str]) -> Attribution:
+def attribution_from(cgroup: str, environment: Mapping[str, str]) -> Attribution:
     cgroup = "\n".join(line for line in cgroup.splitlines() if not _USER_SLICE.match(line))
     containers = _CONTAINER.findall(cgroup)
     pod = _POD.search(cgroup)
     slurm = _SLURM.search(cgroup)
     found = Attribution(
         container_id=containers[-1] if containers else None,  # the innermost container
-        container_name=name_of_kubernetes(read_environment.get("CONTAINER_NAME")) if pod else None,
+        container_name=name_of_kubernetes(environment.get("CONTAINER_NAME")) if pod else None,
         pod_uid=pod[1].replace("_", "-") if pod else None,
-        pod_name=name_of_kubernetes(read_environment.get("POD_NAME")) if pod else None,
-        pod_namespace=name_of_kubernetes(read_environment.get("POD_NAMESPACE")) if pod else None,
+        pod_name=name_of_kubernetes(environment.get("POD_NAME")) if pod else None,
+        pod_namespace=name_of_kubernetes(environment.get("POD_NAMESPACE")) if pod else None,
         slurm_job_id=slurm[1] if slurm else None,
-        slurm_step_id=(slurm[2] or _step(slurm[1], read_environment)) if slurm else None,
-        pod_group=_pod_group(read_environment) if pod else None,
+        slurm_step_id=(slurm[2] or _step(slurm[1], environment)) if slurm else None,
+        pod_group=_pod_group(environment) if pod else None,
     )
     return _NOTHING if found == _NOTHING else found
 
@@ -368,21 +367,18 @@ def _job(process: Process, of: Attribution) -> Job | None:
 _POD_GROUPS = (b"JOBSET_NAME", b"JOB_NAME", b"LWS_LEADER_ADDRESS")
 # A job's name omits these Slurm steps, because most jobs train in one of them.
 _ONLY_STEPS = (None, "0", "batch", "extern")
-_VARIABLES = frozenset(
-    (b"CONTAINER_NAME", *_POD_GROUPS, b"POD_NAME", b"POD_NAMESPACE", b"SLURM_JOB_ID", b"SLURM_STEP_ID")
-)
+_VARIABLES = (b"CONTAINER_NAME", *_POD_GROUPS, b"POD_NAME", b"POD_NAMESPACE", b"SLURM_JOB_ID", b"SLURM_STEP_ID")
 
 
-def _pod_group(read_environment: Mapping[str, str]) -> str | None:
-    """Returns the common name of a job's pods, from the first variable of _POD_GROUPS that is set."""
+def _pod_group(environment: Mapping[str, str]) -> str | None:
     for variable in _POD_GROUPS:
-        if group := read_environment.get(variable.decode("ascii")):
+        if group := environment.get(variable.decode("ascii")):
             return name_of_kubernetes(group.partition(".")[0])
     return None
 
 
-def _step(job_id: str, read_environment: Mapping[str, str]) -> str | None:
+def _step(job_id: str, environment: Mapping[str, str]) -> str | None:
     """Returns the Slurm step from the environment, for cgroup paths without a step."""
-    text = read_environment.get("SLURM_STEP_ID", "")
+    text = environment.get("SLURM_STEP_ID", "")
     is_step = len(text) <= 20 and text.isascii() and text.isdigit()
-    return text if is_step and read_environment.get("SLURM_JOB_ID") == job_id else None
+    return text if is_step and environment.get("SLURM_JOB_ID") == job_id else None

@@ -132,11 +132,14 @@ class Daemon:
         files_each = raise_file_limit() // (1 if self._settings.listen is None else 2)
         peers = PeerLimiter(limits_for(files_each), time.monotonic)
         proxy = ConnectionProxy(peers)
-        calls = OpenCalls(peers, proxy.find_peer)
+        calls = OpenCalls(peers, proxy.server.find_peer)
         attach_socket = AttachSocket(
             self._allocator, peers, self._clock, publisher.accounts.end, self._faults, self._audit
         )
-        self._network = _network_api(self._settings, self._monitor, files_each, self._audit)
+        if self._settings.listen is not None:
+            from neurond.service.network_api import NetworkApi
+
+            self._network = NetworkApi(self._settings, self._monitor, files_each, self._audit.record)
         server, health = build_server(self._monitor, self._runtime, FaultService(self._faults), calls)
         try:
             first = await publisher.publish_first()
@@ -266,14 +269,6 @@ def _start_watchdog(loop: asyncio.AbstractEventLoop) -> None:
         notify_watchdog()
 
 
-def _network_api(settings: Settings, monitor: MonitorService, most_files: int, audit: AuditLog) -> NetworkApi | None:
-    if settings.listen is None:
-        return None
-    from neurond.service.network_api import NetworkApi
-
-    return NetworkApi(settings, monitor, most_files, audit.record)
-
-
 def _sysfs_exporter(settings: Settings, first: Snapshot) -> SysfsExporter:
     from neurond.exports.sysfs_export import SysfsExporter
 
@@ -284,10 +279,7 @@ def _sysfs_exporter(settings: Settings, first: Snapshot) -> SysfsExporter:
 
 
 def _kernel_log_writer(settings: Settings, first: Snapshot) -> KernelLogWriter | None:
-    """Returns the writer of a simulated host's kernel log; None if the settings name no file.
-
-    Injected faults write their errors to this log.
-    """
+    """Returns the writer for the errors of injected faults; None if the settings name no file."""
     path = settings.export_kernel_log
     if path is None and settings.export_sysfs is not None:
         from neurontools.driver.tree_export import KERNEL_LOG

@@ -31,9 +31,7 @@ class WatchedHost:
     faults: FaultInjector | None = None
 
 
-def open_host(
-    settings: Settings, on_ownership_change: Callable[[], None], clock: SteadyClock | None = None
-) -> WatchedHost:
+def open_host(settings: Settings, on_ownership_change: Callable[[], None], clock: SteadyClock) -> WatchedHost:
     """Opens the simulated instance of the settings, or this host's devices. Raises UserError if that fails."""
     if settings.simulate is None:
         return _own_devices(settings, on_ownership_change)
@@ -47,11 +45,8 @@ def open_host(
         raise UserError(str(error), EXIT_USAGE) from None
     allocator = CoreAllocator(shape, on_ownership_change, time.monotonic())
     load = _load(settings, allocator, instance_type) if settings.load else None
-    faults = FaultInjector(
-        allocator,
-        FaultEffects(time.monotonic, (clock or SteadyClock()).at),
-        reports_health=instance_type.family.generation >= FIRST_WITH_HEALTH,
-    )
+    reports_health = instance_type.family.generation >= FIRST_WITH_HEALTH
+    faults = FaultInjector(allocator, FaultEffects(time.monotonic, clock.at), reports_health=reports_health)
     source = SimulatedSource(instance_type, allocator, load.ecc if load else None, place, faults)
     return WatchedHost(source, allocator, load, faults)
 

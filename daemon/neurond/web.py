@@ -32,12 +32,8 @@ class DaemonPages:
         shown = PrivacyFilter(settings.web_shows_commands, settings.web_shows_users)
         host = SingleHostRouter({Role.SUMMARY: view(PrivacyFilter()), Role.FULL: view(shown)})
         guard = RequestGuard(HostCheck(settings.metrics_hosts or ()))
-        self._pages = WebPages(self._render_cache, host, guard, BrowserSessions(access))
-
-    @property
-    def page(self) -> HttpPage:
-        """The HTTP handler of all pages below `BASE`."""
-        return self._pages.page
+        # The HTTP handler of all pages below `BASE`.
+        self.page: HttpPage = WebPages(self._render_cache, host, guard, BrowserSessions(access)).page
 
     def observe(self) -> None:
         """Notifies the pages of a new snapshot."""

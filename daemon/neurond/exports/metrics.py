@@ -21,6 +21,7 @@ from neurontools.net.http_site import CompressibleDocument
 
 if TYPE_CHECKING:
     from neurond.exports.metrics_pages import MetricsPages
+    from neurond.exports.otlp import OtlpSender
     from neurontools.net.tls import Subjects
 
 
@@ -114,12 +115,6 @@ def _network_families(connections: NetworkConnections) -> Iterator[MetricFamily]
     yield MetricFamily(NETWORK_OPEN_CONNECTIONS, [("", connections.open_count)])
 
 
-class _Sender(Protocol):
-    def observe(self, snapshot: Snapshot) -> None: ...
-
-    async def close(self) -> None: ...
-
-
 class Exporters:
     """Runs the exporters that the settings enable. Does not import the modules of disabled ones."""
 
@@ -128,7 +123,7 @@ class Exporters:
         self._store = store
         self._metrics = DaemonMetrics(store, untagged_together=settings.metrics_untagged_together)
         self._pages: MetricsPages | None = None
-        self._sender: _Sender | None = None
+        self._sender: OtlpSender | None = None
 
     async def start(self) -> None:
         """Starts the enabled exporters. Raises UserError if one of them can't start."""

@@ -202,9 +202,7 @@ def _of_devices(value_of: Callable[[Device], float | None]) -> Callable[[Snapsho
 
 
 def _of_cores(value_of: Callable[[LogicalNeuronCore], float | None]) -> Callable[[Snapshot], Iterable[Reading]]:
-    return lambda snapshot: (
-        (value_of(core), core_attributes(core.index, core.device_index)) for core in logical_cores(snapshot)
-    )
+    return lambda snapshot: ((value_of(core), core_attributes(core)) for core in logical_cores(snapshot))
 
 
 def _used_bytes(device: Device) -> int | None:
@@ -238,8 +236,8 @@ def _executions(snapshot: Snapshot) -> Iterator[Reading]:
             yield process.executions.completed_total, attributes
 
 
-def core_attributes(index: int, device_index: int) -> Attributes:
-    return {"neuroncore": index, "hw.id": f"neuron{device_index}"}
+def core_attributes(core: LogicalNeuronCore) -> Attributes:
+    return {"neuroncore": core.index, "hw.id": f"neuron{core.device_index}"}
 
 
 def process_attributes(process: Process) -> Attributes:
@@ -267,8 +265,8 @@ def _categories(memory: DeviceMemory | HostMemory, attributes: Attributes) -> It
 
 
 def _core_memory(snapshot: Snapshot) -> Iterator[Reading]:
-    for group in logical_cores(snapshot):
-        yield from _categories(group.memory, core_attributes(group.index, group.device_index))
+    for core in logical_cores(snapshot):
+        yield from _categories(core.memory, core_attributes(core))
 
 
 def _device_host_memory(snapshot: Snapshot) -> Iterator[Reading]:
@@ -278,12 +276,12 @@ def _device_host_memory(snapshot: Snapshot) -> Iterator[Reading]:
 
 def _owners(snapshot: Snapshot) -> Iterator[Reading]:
     by_pid = {process.pid: process for process in snapshot.processes}
-    for group in logical_cores(snapshot):
-        for pid in group.owner_pids:
+    for core in logical_cores(snapshot):
+        for pid in core.owner_pids:
             process = by_pid.get(pid)
             if process is not None:
-                found = core_attributes(group.index, group.device_index) | process_attributes(process)
-                yield 1, found | ({"inferred": "true"} if group.is_owner_inferred else {})
+                found = core_attributes(core) | process_attributes(process)
+                yield 1, found | ({"inferred": "true"} if core.is_owner_inferred else {})
 
 
 def _holders(snapshot: Snapshot) -> Iterator[tuple[Process, Attributes]]:

@@ -29,7 +29,6 @@ class SysfsExporter:
         self._thread.start()
 
     def submit(self, snapshot: Snapshot) -> None:
-        """Passes a snapshot to the thread that writes it. Does not block."""
         with self._changed:
             self._latest = snapshot
             self._changed.notify()

@@ -13,10 +13,10 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import NoReturn
 
 from neurond.settings import Settings
 from neurond.sources.simulated import SCENARIOS
+from neurond.startup import CommandParser
 from neurond.startup.checks import check_settings
 from neurontools import catalog
 from neurontools.fleet.hosts import PLACE_LABEL, HostAddress, Reach, format_hostfile
@@ -38,16 +38,8 @@ _HOSTS_OF_A_SECOND = 10  # snapshots per second by default; these take a fifth o
 _POLL_SECONDS = 1.0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see neuron-fleet-sim --help", EXIT_USAGE)
-
-    def print_help(self, file: object = None) -> None:  # noqa: ARG002
-        write_text(self.format_help())
-
-
 def parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = CommandParser(
         prog="neuron-fleet-sim",
         description="Serves many simulated Neuron hosts from few processes, each with a socket of its own.",
         epilog=exit_code_text(EXIT_CODES),
@@ -111,9 +103,8 @@ def _plans(given: argparse.Namespace, directory: str) -> tuple[HostPlan, ...]:
     except catalog.UnknownInstanceType as error:
         raise UserError(f"--mix: {error}", EXIT_USAGE) from None
     except ValueError as error:
-        raise UserError(
-            f"--mix: {error}" if "port" not in str(error) else f"--metrics-from: {error}", EXIT_USAGE
-        ) from None
+        flag = "--metrics-from" if "port" in str(error) else "--mix"
+        raise UserError(f"{flag}: {error}", EXIT_USAGE) from None
     check_settings(plans[0].settings)
     return plans
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from neurond.daemon import Daemon
 from neurond.settings import Settings
@@ -21,10 +22,7 @@ _LONGEST_FAILURE = 400
 
 
 def main() -> None:
-    """Serves simulated hosts. Reads their settings from standard input, one JSON object per line.
-
-    Prints "ready" once it serves all of them.
-    """
+    """Serves the hosts whose settings are on standard input, one JSON object a line. Prints "ready" once all serve."""
     exit_with_parent(int(sys.argv[1]))
     configure_logging("error")
     raise_file_limit()
@@ -95,20 +93,17 @@ class LosableHost:
             gone = asyncio.Event()
             following = asyncio.create_task(_follow(ending, gone))
             try:
-                await Daemon(self._settings, self._lost(gone), self._faults).run(gone, on_ready)
+                await Daemon(self._settings, partial(self._lose, gone), self._faults).run(gone, on_ready)
             finally:
                 following.cancel()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._for_seconds):
                     await ending.wait()
 
-    def _lost(self, gone: asyncio.Event) -> Callable[[float | None, tuple[FaultRequest, ...]], None]:
-        def lose(for_seconds: float | None, to_come: tuple[FaultRequest, ...]) -> None:
-            self._for_seconds = for_seconds
-            self._faults = tuple(_reduce_delay(fault, for_seconds or 0.0) for fault in to_come)
-            asyncio.get_running_loop().call_later(_EXIT_FLUSH_SECONDS, gone.set)
-
-        return lose
+    def _lose(self, gone: asyncio.Event, for_seconds: float | None, to_come: tuple[FaultRequest, ...]) -> None:
+        self._for_seconds = for_seconds
+        self._faults = tuple(_reduce_delay(fault, for_seconds or 0.0) for fault in to_come)
+        asyncio.get_running_loop().call_later(_EXIT_FLUSH_SECONDS, gone.set)
 
 
 def _reduce_delay(fault: FaultRequest, seconds: float) -> FaultRequest:

@@ -55,12 +55,10 @@ class ProcessAccounts:
         peak_flops = catalog.peak_flops_per_core(snapshot.instance.instance_type)
         for departure in departures:
             self._depart(departure, snapshot, peak_flops)
-        self._attached = {
-            process.pid: process
-            for process in snapshot.processes
-            if process.core_indices and process.attached_at_unix_seconds is not None
-        }
-        self._follow_found(snapshot, peak_flops)
+        holders = [process for process in snapshot.processes if process.core_indices]
+        self._attached = {each.pid: each for each in holders if each.attached_at_unix_seconds is not None}
+        found = {each.pid: each for each in holders if each.attached_at_unix_seconds is None}
+        self._follow_found(found, snapshot, peak_flops)
         finished, self._finished = self._finished, []
         return finished
 
@@ -83,12 +81,7 @@ class ProcessAccounts:
         if len(self._pending) > _MOST_WAITING:
             self._finished.append(self._pending.popitem(last=False)[1])
 
-    def _follow_found(self, snapshot: Snapshot, peak_flops: float | None) -> None:
-        now = {
-            process.pid: process
-            for process in snapshot.processes
-            if process.core_indices and process.attached_at_unix_seconds is None
-        }
+    def _follow_found(self, now: dict[int, Process], snapshot: Snapshot, peak_flops: float | None) -> None:
         for pid, account in list(self._found.items()):
             process = now.get(pid)
             if process is not None and process.started_at_unix_seconds == account.process.started_at_unix_seconds:

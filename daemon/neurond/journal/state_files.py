@@ -15,7 +15,6 @@ import os
 import queue
 import stat
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
@@ -54,9 +53,9 @@ _log = logging.getLogger(__name__)
 class LineFile:
     """A log of JSON lines in the files NAME.jsonl and NAME.1.jsonl (older lines) of one directory.
 
-    `what` names the content in log messages. With `group_id`, the group may read the files. `content` has the complete
-    lines that the files had when they were opened, oldest first. Raises OSError if the files can't be opened, and
-    BlockingIOError if another daemon has locked them.
+    `description` names the content in log messages. With `group_id`, the group may read the files. `content` has the
+    complete lines that the files had when they were opened, oldest first. Raises OSError if the files can't be opened,
+    and BlockingIOError if another daemon has locked them.
     """
 
     def __init__(
@@ -71,6 +70,7 @@ class LineFile:
         self._description = description
         self._group_id = group_id
         self._most_file_bytes = most_file_bytes
+        self._most_bytes = most_file_bytes + MOST_LINE_BYTES
         self._log_problem = RateLimitedLogger(_log, logging.WARNING)
         self._directory = Directory.open(path, make_mode=0o700)
         self._file = -1
@@ -106,10 +106,6 @@ class LineFile:
         self._thread.join(wait_seconds)
         if not self._thread.is_alive():
             self._close_files()
-
-    @property
-    def _most_bytes(self) -> int:
-        return self._most_file_bytes + MOST_LINE_BYTES
 
     def _check_directory(self) -> None:
         """Raises NotTrusted if other users could replace the files. Sets the mode of a new directory for the group."""
@@ -225,10 +221,7 @@ def encode_ended(process: EndedProcess) -> bytes:
 
 
 def decode_ended(line: bytes) -> EndedProcess:
-    """Decodes a line of `encode_ended`. Raises ValueError if the line is not a valid ended process.
-
-    Unknown keys of later versions are ignored.
-    """
+    """Decodes a line of `encode_ended`. Ignores keys of later versions. Raises ValueError for an invalid line."""
     try:
         document = json.loads(line, parse_constant=_refuse)
         if not isinstance(document, dict):
@@ -242,15 +235,11 @@ def decode_ended(line: bytes) -> EndedProcess:
         process = from_message(EndedProcess, to_message(EndedProcess(**values)))
     except (TypeError, KeyError, AttributeError, OverflowError, RecursionError, EncodeError) as error:
         raise ValueError(f"no ended process: {error}") from None
-    if not all(map(_is_plain, asdict(process).values())):
+    if not all(math.isfinite(value) for value in asdict(process).values() if isinstance(value, float)):
         raise ValueError("a number that is none")
     if not 0 <= process.began_at_unix_seconds <= process.ended_at_unix_seconds <= LATEST_UNIX_SECONDS:
         raise ValueError("a time that can't be shown")
     return process
-
-
-def _is_plain(value: object) -> bool:
-    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -266,22 +255,17 @@ class EndedFile:
 
     def __init__(self, path: str, group_id: int | None = None, most_file_bytes: int = MOST_FILE_BYTES) -> None:
         self._lines = LineFile(path, _ENDED_NAME, "what ended", group_id, most_file_bytes)
-        self.ended = [*_processes(self._lines.content)]
+        self.ended = []
+        for line in self._lines.content.splitlines():
+            with contextlib.suppress(ValueError):
+                self.ended.append(decode_ended(line))
         self._lines.content = b""
 
     def add(self, process: EndedProcess) -> None:
-        """Queues an ended process for writing."""
         self._lines.add(partial(encode_ended, process))
 
     def close(self, wait_seconds: float = CLOSE_SECONDS) -> None:
-        """Writes the queued processes and closes the files."""
         self._lines.close(wait_seconds)
-
-
-def _processes(content: bytes) -> Iterable[EndedProcess]:
-    for line in content.splitlines():
-        with contextlib.suppress(ValueError):
-            yield decode_ended(line)
 
 
 MOST_ENDED = 1000
@@ -309,7 +293,6 @@ class EndedLog:
                 self._file.add(process)
 
     def close(self) -> None:
-        """Writes the queued processes and closes the files."""
         if self._file is not None:
             self._file.close()
 
@@ -326,6 +309,10 @@ class EndedLog:
 
 _AUDIT_NAME = "audit"
 _STATES = {FaultState.WAITING: "fault_waits", FaultState.HOLDS: "fault_holds", FaultState.OVER: "fault_is_over"}
+_FAULT_FIELDS = (
+    *("number", "kind", "device_indices", "neuroncore_index", "pid"),
+    *("met_total", "injected_by_uid", "injected_by_pid"),
+)
 _MOST_CHARACTERS = 500  # longer texts in an event are cut
 
 
@@ -390,9 +377,6 @@ class AuditLog:
         if fault.state is not (FaultState.WAITING if before is None else before.state):
             self.record(_STATES[fault.state], at_unix_seconds, _fault_fields(fault))
 
-    def record_profile_request(self, by_pid: int, by_uid: int, pid: int) -> None:
-        self.record("profile_asked_for", time.time(), {"by_pid": by_pid, "by_uid": by_uid, "pid": pid})
-
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
@@ -409,16 +393,7 @@ def _process_fields(process: Process) -> dict[str, object]:
 
 
 def _fault_fields(fault: InjectedFault) -> dict[str, object]:
-    return {
-        "number": fault.number,
-        "kind": fault.kind,
-        "device_indices": list(fault.device_indices),
-        "neuroncore_index": fault.neuroncore_index,
-        "pid": fault.pid,
-        "met_total": fault.met_total,
-        "injected_by_uid": fault.injected_by_uid,
-        "injected_by_pid": fault.injected_by_pid,
-    }
+    return {name: getattr(fault, name) for name in _FAULT_FIELDS}
 
 
 def _line(fields: dict[str, object]) -> bytes:

@@ -30,7 +30,7 @@ class ConnectionProxy:
 
     def __init__(self, peers: PeerLimiter) -> None:
         self._peers = peers
-        self._server = ProxiedServer[PeerCredentials](peers)
+        self.server = ProxiedServer[PeerCredentials](peers)
         self._goaway = GoawaySender()
         self._accepting: Acceptor | None = None
         self._delayed: dict[socket.socket, tuple[asyncio.TimerHandle, PeerCredentials]] = {}
@@ -38,12 +38,8 @@ class ConnectionProxy:
 
     def open(self, listener: socket.socket, inner_path: str) -> None:
         """Accepts clients on a listening socket and takes ownership of it. The server listens on `inner_path`."""
-        self._server.open(inner_path)
+        self.server.open(inner_path)
         self._accepting = Acceptor(listener, self._accept, name="the API", refuse=_refuse)
-
-    def find_peer(self, peer_name: str) -> PeerCredentials | None:
-        """Returns the client that has this peer name in grpcio, or None if its connection has ended."""
-        return self._server.find_peer(peer_name)
 
     def close(self) -> None:
         if self._accepting is not None:
@@ -52,7 +48,7 @@ class ConnectionProxy:
             waiting.cancel()
             connection.close()
         self._delayed.clear()
-        self._server.close()
+        self.server.close()
         self._goaway.close()
 
     def _accept(self, connection: socket.socket, _address: object) -> None:
@@ -89,7 +85,7 @@ class ConnectionProxy:
         if now_seconds - self._checked_seconds.get(uid, 0.0) < _CHECK_EVERY_SECONDS:
             return 0
         self._checked_seconds[uid] = now_seconds
-        relays = [relay for relay, peer in self._server.relays() if peer.uid == uid]
+        relays = [relay for relay, peer in self.server.relays() if peer.uid == uid]
         waiting = [connection for connection, (_, peer) in self._delayed.items() if peer.uid == uid]
         gone = closed_by_peer([*(relay.client for relay in relays), *waiting])
         for relay in relays:
@@ -113,7 +109,7 @@ class ConnectionProxy:
 
     def _connect(self, client: socket.socket, peer: PeerCredentials) -> None:
         try:
-            self._server.connect(client, peer, Relay)
+            self.server.connect(client, peer, Relay)
         except OSError as error:
             self._peers.release(peer, ResourceKind.CONNECTION)
             self._goaway.refuse(client, f"the daemon can take no more connections now: {error.strerror}")
@@ -175,7 +171,6 @@ class Relay:
     _would_block: ClassVar[tuple[type[OSError], ...]] = (BlockingIOError, InterruptedError)
 
     __slots__ = (
-        "_client",
         "_is_open",
         "_loop",
         "_on_end",
@@ -185,6 +180,7 @@ class Relay:
         "_to_client",
         "_to_server",
         "_weight",
+        "client",
     )
 
     def __init__(
@@ -194,7 +190,7 @@ class Relay:
         spend: Callable[[float], float],
         on_end: Callable[[Relay], None],
     ) -> None:
-        self._client = client
+        self.client = client
         self._server = server
         self._spend = spend
         self._on_end = on_end
@@ -216,18 +212,14 @@ class Relay:
         self._is_open = False
         if self._pause is not None:
             self._pause.cancel()
-        for end in (self._client, self._server):
+        for end in (self.client, self._server):
             self._loop.remove_reader(end.fileno())
             self._loop.remove_writer(end.fileno())
             end.close()
         self._on_end(self)
 
-    @property
-    def client(self) -> socket.socket:
-        return self._client
-
     def _read_client(self) -> None:
-        data = self._receive(self._client, self._piece)
+        data = self._receive(self.client, self._piece)
         if not data:
             return
         wait_seconds = self._spend(self._weight.cost_of(data))
@@ -239,18 +231,18 @@ class Relay:
         if wait_seconds > 0:
             self._pause = self._loop.call_later(wait_seconds, self._end_pause)
         if self._to_server or wait_seconds > 0:
-            self._loop.remove_reader(self._client.fileno())
+            self._loop.remove_reader(self.client.fileno())
 
     def _end_pause(self) -> None:
         self._pause = None
-        if is_closed_by_peer(self._client):  # the client is gone, so drop its pending requests
+        if is_closed_by_peer(self.client):  # the client is gone, so drop its pending requests
             self.close()
         else:
             self._read_client_again()
 
     def _read_client_again(self) -> None:
         if self._pause is None and not self._to_server:
-            self._loop.add_reader(self._client.fileno(), self._read_client)
+            self._loop.add_reader(self.client.fileno(), self._read_client)
 
     def _write_server(self) -> None:
         self._to_server = self._send(self._server, memoryview(self._to_server))
@@ -262,22 +254,19 @@ class Relay:
         data = self._receive(self._server, _answered)
         if not data:
             return
-        self._to_client = self._send(self._client, data)
+        self._to_client = self._send(self.client, data)
         if self._to_client:
             self._loop.remove_reader(self._server.fileno())
-            self._loop.add_writer(self._client.fileno(), self._write_client)
+            self._loop.add_writer(self.client.fileno(), self._write_client)
 
     def _write_client(self) -> None:
-        self._to_client = self._send(self._client, memoryview(self._to_client))
+        self._to_client = self._send(self.client, memoryview(self._to_client))
         if self._is_open and not self._to_client:
-            self._loop.remove_writer(self._client.fileno())
+            self._loop.remove_writer(self.client.fileno())
             self._loop.add_reader(self._server.fileno(), self._read_server)
 
     def _receive(self, end: socket.socket, piece: memoryview) -> memoryview:
-        """Reads from a socket into `piece` and returns the data. Closes the relay at end of file.
-
-        Returns an empty view if there is no data yet.
-        """
+        """Reads into `piece` and returns the data, empty if there is none yet. Closes the relay at end of file."""
         try:
             size = end.recv_into(piece)
         except self._would_block:
@@ -335,7 +324,7 @@ class ProxiedServer(Generic[P]):
         Path(path).unlink()
 
     def find_peer(self, peer_name: str) -> P | None:
-        """Returns the client that has this peer name in grpcio; None if it is unknown."""
+        """Returns the client that has this peer name in grpcio; None if its connection has ended."""
         return self._names.get(peer_name)
 
     def relays(self) -> list[tuple[Relay, P]]:

@@ -213,10 +213,7 @@ _SO_PEERPIDFD = 77  # socket option since Linux 6.5; Python's socket module lack
 
 @dataclass(frozen=True, slots=True)
 class PeerCredentials:
-    """Process and user of a Unix socket's peer when it connected.
-
-    `pid` is None for a process in a PID namespace that the daemon can't see.
-    """
+    """Process and user of a Unix socket's peer. `pid` is None in a PID namespace that the daemon can't see."""
 
     pid: int | None
     uid: int

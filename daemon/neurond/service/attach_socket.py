@@ -14,6 +14,7 @@ import os
 import secrets
 import socket
 import stat
+import time
 from collections.abc import Callable, Iterable
 
 from neurond.allocator import CoreAllocator
@@ -126,7 +127,8 @@ class AttachSocket:
             asker.send_line(profile_protocol.encode_refusal(reason, str(error)))
         else:
             asker.send_line(profile_protocol.PASSED + b"\n")
-            self._audit.record_profile_request(asker.pid, asker.peer.uid, pid)
+            fields = {"by_pid": asker.pid, "by_uid": asker.peer.uid, "pid": pid}
+            self._audit.record("profile_asked_for", time.time(), fields)
         finally:
             if descriptor is not None:
                 os.close(descriptor)
@@ -287,10 +289,7 @@ _CHECK_AFTER_SECONDS = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
 
 
 class ExitWatch:
-    """Waits up to about a second for the exit status of a process, and calls `on_known` once.
-
-    Owns `pidfd`, which is -1 if there is no pidfd.
-    """
+    """Calls `on_outcome` once with the exit status, within about a second. Owns `pidfd`, which may be -1 (none)."""
 
     def __init__(self, pidfd: int, pid: int, uid: int, on_outcome: Callable[[ProcessOutcome], None]) -> None:
         self._pidfd = pidfd
@@ -304,7 +303,7 @@ class ExitWatch:
         self._wait()
 
     def close(self) -> None:
-        """Stops waiting for the exit status and does not call `on_known`. May be called twice."""
+        """Stops waiting for the exit status and does not call `on_outcome`. May be called twice."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -341,11 +340,7 @@ class ProfileRefused(Exception):
 
 
 def _forward_profile_request(
-    line: bytes,
-    asker: PeerCredentials,
-    descriptor: int | None,
-    attached: Iterable[_Attached],
-    allocator: CoreAllocator,
+    line: bytes, asker: PeerCredentials, descriptor: int | None, attached: Iterable[_Attached], allocator: CoreAllocator
 ) -> int:
     """Forwards a profile request to its target and returns the target's PID. The caller closes `descriptor`.
 

@@ -12,6 +12,7 @@ import os
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import grpc
@@ -140,7 +141,9 @@ class MonitorService:
             self._rendered.clear()
             self._rendered_sequence = snapshot.sequence
         await _check_devices(request, snapshot, context)
-        key = _key(request)
+        # The key leaves out unknown fields, which newer clients may send.
+        flags = request.wide, request.all_processes, request.topology
+        key = request.format, *flags, request.logical_neuroncore_config, *request.device_indices
         rendered = self._rendered.get(key)
         if rendered is None:
             document = _device_list(request, snapshot).encode("utf-8", "replace")
@@ -150,33 +153,13 @@ class MonitorService:
         return rendered
 
 
-def _key(request: neuron_pb2.RenderDeviceListRequest) -> object:
-    """Returns the cache key of a request. The key leaves out unknown fields, which newer clients may send."""
-    return (
-        request.format,
-        request.wide,
-        request.all_processes,
-        request.topology,
-        request.logical_neuroncore_config,
-        tuple(request.device_indices),
-    )
-
-
 def _device_list(request: neuron_pb2.RenderDeviceListRequest, snapshot: Snapshot) -> str:
-    lnc = request.logical_neuroncore_config or None
-    if request.format == neuron_pb2.RenderDeviceListRequest.FORMAT_JSON:
-        return device_list_json(
-            snapshot,
-            all_processes=request.all_processes,
-            logical_neuroncore_config=lnc,
-            device_indices=tuple(request.device_indices),
-        )
-    return device_list_table(
+    is_json = request.format == neuron_pb2.RenderDeviceListRequest.FORMAT_JSON
+    render = device_list_json if is_json else partial(device_list_table, wide=request.wide, topology=request.topology)
+    return render(
         snapshot,
-        wide=request.wide,
         all_processes=request.all_processes,
-        topology=request.topology,
-        logical_neuroncore_config=lnc,
+        logical_neuroncore_config=request.logical_neuroncore_config or None,
         device_indices=tuple(request.device_indices),
     )
 
@@ -245,7 +228,6 @@ class FaultService:
         return neuron_pb2.HealFaultsResponse(healed=healed).SerializeToString()
 
     async def _wait_until_acknowledged(self, faults: FaultInjector, numbers: set[int]) -> None:
-        """Waits until the affected processes have acknowledged these faults, at most `_ACKNOWLEDGE_SECONDS`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ACKNOWLEDGE_SECONDS):
                 while not faults.is_acknowledged(numbers):

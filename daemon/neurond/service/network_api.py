@@ -67,7 +67,7 @@ class NetworkApi:
         self._refusal_budget = HourlyTokenBucket(_REFUSALS_KEPT_PER_HOUR, time.monotonic())
         peers = PeerLimiter(network_limits(most_files), time.monotonic)
         self.proxy = TlsConnectionProxy(peers, tls, allowed_subjects(settings), self._on_refused)
-        self._calls: OpenCalls[NetworkPeer] = OpenCalls(peers, self.proxy.find_peer)
+        self._calls: OpenCalls[NetworkPeer] = OpenCalls(peers, self.proxy.server.find_peer)
         self._server = new_server(
             ("grpc.max_receive_message_length", _MOST_REQUEST_BYTES),
             ("grpc.max_connection_idle_ms", _IDLE_MILLISECONDS),
@@ -167,7 +167,7 @@ class TlsConnectionProxy:
         self._tls = tls
         self._subjects = allowed_subjects
         self._on_refused = on_refused
-        self._server = ProxiedServer[NetworkPeer](peers)
+        self.server = ProxiedServer[NetworkPeer](peers)
         self._goaway = GoawaySender()
         self._acceptors: list[Acceptor] = []
         self._handshakes = ConnectionLimiter(HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS)
@@ -178,30 +178,26 @@ class TlsConnectionProxy:
 
     @property
     def open_count(self) -> int:
-        return len(self._server)
+        return len(self.server)
 
     def open(self, listeners: list[socket.socket], inner_path: str) -> None:
         """Accepts clients on these listening sockets and takes ownership of them."""
-        self._server.open(inner_path)
+        self.server.open(inner_path)
         for listener in listeners:
             self._acceptors.append(Acceptor(listener, self._accept, name="the API over TLS"))
-
-    def find_peer(self, peer_name: str) -> NetworkPeer | None:
-        """Returns the client for grpcio's peer name, or None if the connection has ended."""
-        return self._server.find_peer(peer_name)
 
     def renew(self) -> None:
         """Loads changed certificate files. When the client CA changed, all clients have to reconnect."""
         self._checked_seconds = time.monotonic()
         authorities = self._tls.authorities
         if self._tls.reload() and self._tls.authorities != authorities:
-            for relay, _ in self._server.relays():
+            for relay, _ in self.server.relays():
                 relay.close()
 
     def allow(self, allowed_subjects: Subjects) -> None:
         """Applies new roles of certificate names, and closes the connections of clients whose role has changed."""
         self._subjects = allowed_subjects
-        for relay, peer in self._server.relays():
+        for relay, peer in self.server.relays():
             if allowed_subjects.widest_role([peer.name]) != (peer.name, peer.role):
                 relay.close()
 
@@ -210,7 +206,7 @@ class TlsConnectionProxy:
             acceptor.close()
         for task in self._tasks:
             task.cancel()
-        self._server.close()
+        self.server.close()
         self._goaway.close()
 
     def _accept(self, connection: socket.socket, address: Any) -> None:
@@ -295,7 +291,7 @@ class TlsConnectionProxy:
             self._goaway.refuse(secured, str(limit))
             return ConnectionOutcome.AT_LIMIT
         try:
-            relay = self._server.connect(secured, peer, TlsRelay)
+            relay = self.server.connect(secured, peer, TlsRelay)
         except OSError as error:
             self._peers.release(peer, ResourceKind.CONNECTION)
             self._goaway.refuse(secured, f"the daemon can take no more connections now: {error.strerror}")
@@ -348,9 +344,9 @@ class TlsRelay(Relay):
         """Sends the client a TLS close_notify and closes both connections of the relay."""
         if self._is_open:
             self._end.cancel()
-        if self._is_open and isinstance(self._client, ssl.SSLSocket):
+        if self._is_open and isinstance(self.client, ssl.SSLSocket):
             with contextlib.suppress(OSError, ValueError):
-                self._client.unwrap()
+                self.client.unwrap()
         super().close()
 
 

@@ -289,9 +289,8 @@ def _operators(messages: Sequence[neuron_pb2.OperatorTime]) -> tuple[model.Opera
         if len(message.name) > LONGEST_OPERATOR_NAME:
             raise InvalidReport(f"an operator has a name of more than {LONGEST_OPERATOR_NAME} characters")
         seconds = _seconds(message.seconds_total, "operators.seconds_total")
-        found.append(
-            model.OperatorTime(message.name, seconds, _count(message.executions_total, "operators.executions_total"))
-        )
+        executions = _count(message.executions_total, "operators.executions_total")
+        found.append(model.OperatorTime(message.name, seconds, executions))
     if len({operator.name for operator in found}) != len(found):
         raise InvalidReport("a kind of operators is reported twice")
     return tuple(found)

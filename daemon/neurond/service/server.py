@@ -38,10 +38,7 @@ class OpenCalls(Generic[P]):
         self._streams: set[asyncio.Task[Any]] = set()
 
     async def admit(self, context: Context, *kinds: ResourceKind, needs: Role = Role.FULL) -> None:
-        """Counts a call for its peer until the call ends.
-
-        Aborts the call when a limit is reached or when the peer lacks the role `needs`.
-        """
+        """Counts a call for its peer until it ends. Aborts it at a limit, or if the peer lacks the role `needs`."""
         if self._is_ending:
             await context.abort(grpc.StatusCode.UNAVAILABLE, ENDING)
         peer = self._find_peer(context.peer())
@@ -125,16 +122,12 @@ def monitor_handlers(monitor: MonitorService, calls: OpenCalls[Any]) -> dict[str
 
     return {
         "GetSnapshot": unary_handler(calls, monitor.get_snapshot, neuron_pb2.GetSnapshotRequest),
-        "WatchSnapshots": stream_handler(
-            calls, monitor.watch_snapshots, neuron_pb2.WatchSnapshotsRequest, ResourceKind.CALL
-        ),
+        "WatchSnapshots": stream_handler(calls, monitor.watch_snapshots, neuron_pb2.WatchSnapshotsRequest),
         "WatchHostSummary": stream_handler(
-            calls, watch_host_summary, neuron_pb2.WatchHostSummaryRequest, ResourceKind.CALL, needs=Role.SUMMARY
+            calls, watch_host_summary, neuron_pb2.WatchHostSummaryRequest, needs=Role.SUMMARY
         ),
-        "ListHistory": stream_handler(
-            calls, monitor.list_history, neuron_pb2.ListHistoryRequest, ResourceKind.CALL, ResourceKind.HISTORY
-        ),
-        "ListEnded": stream_handler(calls, monitor.list_ended, neuron_pb2.ListEndedRequest, ResourceKind.CALL),
+        "ListHistory": stream_handler(calls, monitor.list_history, neuron_pb2.ListHistoryRequest, ResourceKind.HISTORY),
+        "ListEnded": stream_handler(calls, monitor.list_ended, neuron_pb2.ListEndedRequest),
         "RenderDeviceList": unary_handler(calls, monitor.render_device_list, neuron_pb2.RenderDeviceListRequest),
     }
 
@@ -149,9 +142,12 @@ def unary_handler(calls: OpenCalls[Any], behaviour: Any, kind: Any, *, needs: Ro
 
 
 def stream_handler(
-    calls: OpenCalls[Any], behaviour: Any, kind: Any, *counted_as: ResourceKind, needs: Role = Role.FULL
+    calls: OpenCalls[Any], behaviour: Any, kind: Any, *also_counted: ResourceKind, needs: Role = Role.FULL
 ) -> Any:
-    """Returns a gRPC handler for a method that streams its replies as bytes until the client disconnects."""
+    """Returns a gRPC handler for a method that streams its replies as bytes until the client disconnects.
+
+    A stream counts as a call, and as the resources `also_counted`.
+    """
 
     async def send(data: bytes, context: Any) -> None:
         request = await _read(kind, data, context)
@@ -163,7 +159,7 @@ def stream_handler(
                     return
 
     async def handle(data: bytes, context: Any) -> None:
-        await calls.admit(context, *counted_as, needs=needs)
+        await calls.admit(context, ResourceKind.CALL, *also_counted, needs=needs)
         await calls.stream(context, send(data, context))
 
     return grpc.unary_stream_rpc_method_handler(handle)

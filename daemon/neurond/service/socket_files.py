@@ -34,6 +34,7 @@ class SocketFiles:
         self.attach_path = socket_path.attach_socket(path)
         self.inner_path = path + ".inner"
         self.network_path = path + ".tls"
+        self._sockets = (path, self.attach_path, self.inner_path, self.network_path)
         self._directory_path, self._name = os.path.split(path)
         self._lock_name = f"{self._name}.lock"
         self._directory: Directory | None = None
@@ -73,10 +74,6 @@ class SocketFiles:
         listener.listen(_BACKLOG)
         self.open_up(path)
         return listener
-
-    @property
-    def _sockets(self) -> tuple[str, ...]:
-        return self.path, self.attach_path, self.inner_path, self.network_path
 
     def open_up(self, path: str) -> None:
         """Sets the mode and group of a socket that was created under `closed_umask`.

@@ -7,8 +7,8 @@ previous tick, its rates stay the same.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Set
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from neurontools.model import (
     LatencyHistogram,
@@ -33,9 +33,8 @@ class RateCalculator:
         self._processes: dict[int, Process] = {}
         self._shares = RecentShares()
         self._steps = RecentStepsByProcess()
-        self._measured: dict[
-            int, tuple[float, Process]
-        ] = {}  # by PID: when vCPU times were last read, and the process then
+        # By PID: when vCPU times were last read, and the process then.
+        self._measured: dict[int, tuple[float, Process]] = {}
 
     def derive(self, snapshot: Snapshot, *, processes_read: bool) -> Snapshot:
         """Returns the snapshot with its rates. `processes_read` means that the snapshot has newly read vCPU times."""
@@ -50,9 +49,10 @@ class RateCalculator:
         derived = replace(snapshot, cores=cores, processes=processes)
         self._before = derived
         self._processes = {process.pid: process for process in processes}
-        self._shares.forget_others(self._processes.keys())
-        self._steps.forget_others(self._processes.keys())
-        self._measured = {pid: measured for pid, measured in self._measured.items() if pid in self._processes}
+        tables: tuple[dict[int, Any], ...] = self._shares.past, self._steps.past, self._measured
+        for table in tables:
+            for ended_pid in table.keys() - self._processes.keys():
+                del table[ended_pid]
         return derived
 
     def _process(self, now: Process, snapshot: Snapshot, processes_read: bool) -> Process:
@@ -188,14 +188,14 @@ class RecentShares:
     """Computes the recent time shares of each process's operators and models from its reports of the last 10 s."""
 
     def __init__(self) -> None:
-        self._past: dict[int, deque[_Moment]] = {}
+        self.past: dict[int, deque[_Moment]] = {}
 
     def derive(self, now: Process) -> dict[str, object]:
         """Returns `operators` and `models` of a process with their recent shares; {} if it reports no times."""
         measured_at = now.measured_at_seconds
         if measured_at is None or not (now.operators or any(m.busy_seconds_total is not None for m in now.models)):
             return {}
-        past = self._past.setdefault(now.pid, deque())
+        past = self.past.setdefault(now.pid, deque())
         if past and not counters_continue(past[-1].process, now):
             past.clear()
         if not past or past[-1].measured_at_seconds < measured_at:
@@ -227,11 +227,6 @@ class RecentShares:
             ),
         }
 
-    def forget_others(self, pids: Set[int]) -> None:
-        """Forgets all processes except `pids`."""
-        for pid in self._past.keys() - pids:
-            del self._past[pid]
-
 
 LEAST_STEPS = 6
 """Least number of steps in a span: with fewer steps, chance decides which rank waits."""
@@ -251,16 +246,16 @@ class RecentStepsByProcess:
     """Summarizes the latest steps of each rank from its reports. `derive` must get every report, in order."""
 
     def __init__(self) -> None:
-        self._past: dict[int, _StepHistory] = {}
+        self.past: dict[int, _StepHistory] = {}
 
     def derive(self, now: Process) -> RecentSteps | None:
         """Returns a summary of the latest steps. None if they are too few or the process reports no wait times."""
         counters = now.training
         if counters is None or counters.collective_wait_seconds_total is None or counters.steps_total < _WARM_UP_STEPS:
             return None
-        past = self._past.get(now.pid)
+        past = self.past.get(now.pid)
         if past is None or not counters_continue(past.began, now):
-            self._past[now.pid] = _StepHistory(now)
+            self.past[now.pid] = _StepHistory(now)
             return None
         before = past.began.training
         steps = counters.steps_total - (before.steps_total if before is not None else 0)
@@ -269,11 +264,6 @@ class RecentStepsByProcess:
             past.began = now
             past.recent = _summarize(past.spans)
         return past.recent
-
-    def forget_others(self, pids: Set[int]) -> None:
-        """Forgets all processes except `pids`."""
-        for pid in self._past.keys() - pids:
-            del self._past[pid]
 
 
 def _part_seconds(before: TrainingCounters, now: TrainingCounters) -> tuple[float, ...]:

@@ -81,9 +81,8 @@ class Sampler:
             self._table.refresh(lease.pid for lease in self._allocator.leases if not lease.synthetic)
         reading = self._source.read()
         cores, found = reading.cores, reading.processes
-        if (
-            self._source.kind is not SourceKind.SIMULATED
-        ):  # a simulated source already reads core owners from the allocator
+        is_simulated = self._source.kind is SourceKind.SIMULATED
+        if not is_simulated:  # a simulated source already reads core owners from the allocator
             cores, found = with_attached(cores, found, self._allocator.leases)
         self._sequence += 1
         now_seconds = time.monotonic()
@@ -102,9 +101,7 @@ class Sampler:
             synthetic_load=self._load.scenario if self._load else None,
             daemon_version=__version__,
             daemon_pid=os.getpid(),
-            cores_counted_since_seconds=(
-                self._allocator.began_seconds if self._source.kind is SourceKind.SIMULATED else None
-            ),
+            cores_counted_since_seconds=self._allocator.began_seconds if is_simulated else None,
             daemon_cpu_seconds_total=self._own_cost.cpu_seconds_total,
             daemon_vcpu_ratio=self._own_cost.vcpu_ratio,
             daemon_resident_bytes=self._own_cost.resident_bytes,
@@ -132,7 +129,11 @@ class Sampler:
         for process in found:
             record = records.get(process.pid)
             if record is not None and record.core_indices:
-                records[process.pid] = _merged(record, process)
+                records[process.pid] = replace(
+                    record,
+                    device_indices=tuple(sorted({*record.device_indices, *process.device_indices})),
+                    runtime_version=record.runtime_version or process.runtime_version,
+                )
             elif process.core_indices:
                 job = self._jobs.job_of(process.pid, process.started_at_unix_seconds)
                 records[process.pid] = process if job is None else replace(process, job=job)
@@ -148,11 +149,6 @@ class Sampler:
         if record.user is None and lease.uid is not None:
             record = replace(record, user=user_name(lease.uid))
         return Departure(lease.token, record, reported_usage(lease))
-
-
-def _merged(attached: Process, found: Process) -> Process:
-    devices = tuple(sorted({*attached.device_indices, *found.device_indices}))
-    return replace(attached, device_indices=devices, runtime_version=attached.runtime_version or found.runtime_version)
 
 
 def with_attached(

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import sin
+from operator import is_
 from random import Random
+from typing import TypeVar
 
 from neurond.allocator import CoreAllocator, CoreLease, CoreReport, DeviceMemoryExhausted, HostShape, RuntimeReport
 from neurond.faults import FaultInjector, with_ecc
@@ -32,6 +34,7 @@ from neurontools.model import (
 
 INSTANCE_ID = "i-simulated"
 _NO_ECC = EccCounters(0, 0, 0, 0, 0)
+T = TypeVar("T")
 
 
 def simulated_shape(instance_type: InstanceType, lnc: int | None = None) -> HostShape:
@@ -85,7 +88,7 @@ class SimulatedSource:
         """Does nothing: the simulated state is in memory."""
 
     def read(self) -> DeviceReading:
-        self._cores = self._read_cores()
+        self._cores = _reuse(self._cores, tuple(self._core_now(index) for index in range(self._shape.core_count)))
         self._devices = self._read_devices()
         if self._faults is None:
             return DeviceReading(self._devices, self._cores)
@@ -95,11 +98,6 @@ class SimulatedSource:
             devices = tuple(replace(device, connected_to=()) for device in devices if device.index not in lost)
             cores = tuple(core for core in cores if core.device_index not in lost)
         return DeviceReading(devices, cores, injected_faults=self._faults.shown)
-
-    def _read_cores(self) -> tuple[NeuronCore, ...]:
-        cores = tuple(self._core_now(index) for index in range(self._shape.core_count))
-        unchanged = all(now is before for now, before in zip(cores, self._cores, strict=True))
-        return self._cores if unchanged else cores
 
     def _core_now(self, index: int) -> NeuronCore:
         holder = self._allocator.owner(index)
@@ -146,9 +144,7 @@ class SimulatedSource:
             if core.owner_pid is not None:
                 stack = self._shape.stack_of(core.index)
                 used[stack] = used.get(stack, 0) + (core.memory.total_bytes or 0)
-        devices = tuple(self._device_now(device, used) for device in self._devices)
-        unchanged = all(now is before for now, before in zip(devices, self._devices, strict=True))
-        return self._devices if unchanged else devices
+        return _reuse(self._devices, tuple(self._device_now(device, used) for device in self._devices))
 
     def _device_now(self, device: Device, used: dict[int, int]) -> Device:
         ecc = self._ecc(device.index) if self._ecc else _NO_ECC
@@ -166,6 +162,11 @@ class SimulatedSource:
             for stack, size_bytes in zip(device.hbm_stacks, used_bytes, strict=True)
         )
         return replace(device, ecc=ecc, hbm_stacks=stacks, reported_health=health)
+
+
+def _reuse(before: tuple[T, ...], now: tuple[T, ...]) -> tuple[T, ...]:
+    """Returns `before` if both tuples have the same objects, so that the identity of the tuple shows a change."""
+    return before if all(map(is_, before, now)) else now
 
 
 def _empty_core(shape: HostShape, index: int) -> NeuronCore:
@@ -413,10 +414,7 @@ USERS = ("synth-ada", "synth-ben", "synth-eva", "synth-kim", "synth-mia")
 
 
 class SyntheticLoad:
-    """Runs a scenario with one process per logical core.
-
-    Its state depends only on the scenario, the seed and the number of steps since the start.
-    """
+    """Runs a scenario with one process per logical core. The state depends only on scenario, seed and step number."""
 
     def __init__(
         self,
@@ -445,7 +443,7 @@ class SyntheticLoad:
             self._enter(index): SimulatedRank(index, Random(f"{seed} {index}"), share_bytes, peak_flops_per_core * lnc)  # noqa: S311
             for index in range(count)
         }
-        self._ecc = [EccCounters(0, 0, 0, 0, 0) for _ in range(shape.device_count)]
+        self._ecc = [_NO_ECC] * shape.device_count
         self._ecc_random = [Random(f"{seed} device {index}") for index in range(shape.device_count)]  # noqa: S311
 
     def ecc(self, device_index: int) -> EccCounters:

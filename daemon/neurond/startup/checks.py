@@ -37,9 +37,9 @@ def check_settings(settings: Settings) -> None:
     _check_ultraserver(settings)
     check_certificates(settings)
     _check_metrics(settings)
-    _check_plain_metrics(settings)
     _check_web(settings)
-    _check_otlp(settings)
+    if settings.otlp_endpoint is not None and not otlp_is_installed():
+        raise otlp_not_installed_error()
     _check_load(settings)
     _check_actions(settings)
     _check_exports(settings)
@@ -63,9 +63,6 @@ def _check_metrics(settings: Settings) -> None:
         for name, key in _LISTENER_SETTINGS.items():
             if getattr(settings, name) not in (None, True):
                 raise UserError(f"{key} needs a listener for metrics; set metrics.listen, or leave it out", EXIT_USAGE)
-
-
-def _check_plain_metrics(settings: Settings) -> None:
     if settings.metrics_tls:
         return
     if settings.metrics_tls_certificate is not None:
@@ -86,11 +83,6 @@ def _check_web(settings: Settings) -> None:
     host, _ = listen_address(settings.metrics_listen)
     access = metrics_access(settings)
     require_auth_off_loopback(host, access, "--web", "tls.certificate", "metrics.bearer_token_file or tls.client_ca")
-
-
-def _check_otlp(settings: Settings) -> None:
-    if settings.otlp_endpoint is not None and not otlp_is_installed():
-        raise otlp_not_installed_error()
 
 
 def _check_actions(settings: Settings) -> None:

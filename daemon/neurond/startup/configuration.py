@@ -12,13 +12,14 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from neurond.service.socket_files import group_id
 from neurond.settings import Settings
 from neurond.sources.simulated import SCENARIOS
+from neurond.startup import CommandParser
 from neurond.startup.checks import check_settings
 from neurond.system.lifecycle import exit_with_parent
 from neurontools import catalog
@@ -234,9 +235,11 @@ _MOST_BYTES = 2**20
 LOG_LEVELS: tuple[str, ...] = get_args(_LogLevel)
 
 
-def resolve_settings(
-    flags: Mapping[str, Mapping[str, Any]], file: str | None, environment: Mapping[str, str]
-) -> Settings:
+Tables = Mapping[str, Mapping[str, Any]]
+"""Values by table and key of the configuration file."""
+
+
+def resolve_settings(flags: Tables, file: str | None, environment: Mapping[str, str]) -> Settings:
     """Merges the settings: flags override the environment, the environment overrides the file.
 
     `flags` has the same tables and keys as the file. Raises UserError with the name of an invalid flag or key.
@@ -383,9 +386,7 @@ def _place(file: str, path: list[str]) -> str:
     return f"{file}: {'.'.join(path)}"
 
 
-def _socket(
-    flags: Mapping[str, Mapping[str, Any]], daemon: DaemonTable, environment: Mapping[str, str], file: str | None
-) -> str:
+def _socket(flags: Tables, daemon: DaemonTable, environment: Mapping[str, str], file: str | None) -> str:
     named = socket_path.configured_socket(flags.get("daemon", {}).get("socket"), environment)
     if named is not None:
         return named
@@ -421,20 +422,9 @@ class _Formatter(argparse.HelpFormatter):
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser that reports an error in one line, with a pointer to --help."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see neurond --help", EXIT_USAGE)
-
-    def print_help(self, file: object = None) -> None:  # noqa: ARG002
-        write_text(self.format_help())
-
-
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of all flags. `--help` and the manual page show the same flags."""
     scenarios = "; ".join(f"{name}: {scenario.summary}" for name, scenario in SCENARIOS.items()).replace("%", "%%")
-    parser = _Parser(
+    parser = CommandParser(
         prog="neurond",
         description="Serves the state of the Neuron devices of this host, or of a simulated instance, over gRPC.",
         epilog=exit_code_text(EXIT_CODES),

@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, TypeVar
 
-from neurontools.model import EndedProcess, Finding, Health, InjectedFault, LoadedModel, NeuronCore, Process, Snapshot
+from neurontools.model import EndedProcess, Finding, InjectedFault, LoadedModel, NeuronCore, Process, Snapshot
+
+Timed = TypeVar("Timed", EndedProcess, Finding, InjectedFault, LoadedModel, NeuronCore, Process)
 
 _TOLERANCE_SECONDS = 0.05  # smaller differences are jitter: the clock was not set
 _ATTEMPTS = 5
@@ -60,64 +63,38 @@ def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
     if not moved_seconds:
         return snapshot
 
-    def moved(at_unix_seconds: float | None) -> float | None:
-        return _shift(at_unix_seconds, moved_seconds)
-
-    def core(one: NeuronCore) -> NeuronCore:
-        started, last = one.execution_started_at_unix_seconds, one.last_execution_at_unix_seconds
-        if started is None and last is None:
-            return one
-        return replace(
-            one, execution_started_at_unix_seconds=moved(started), last_execution_at_unix_seconds=moved(last)
-        )
-
-    def model(one: LoadedModel) -> LoadedModel:
-        return replace(one, last_execution_at_unix_seconds=moved(one.last_execution_at_unix_seconds))
-
     def process(one: Process) -> Process:
-        return replace(
-            one,
-            started_at_unix_seconds=moved(one.started_at_unix_seconds),
-            attached_at_unix_seconds=moved(one.attached_at_unix_seconds),
-            models=tuple(map(model, one.models)),
-        )
+        models = tuple(_moved(model, moved_seconds, "last_execution_at_unix_seconds") for model in one.models)
+        return _moved(replace(one, models=models), moved_seconds, "started_at_unix_seconds", "attached_at_unix_seconds")
 
-    def finding(one: Finding) -> Finding:
-        return replace(one, began_at_unix_seconds=max(0.0, one.began_at_unix_seconds + moved_seconds))
-
-    def health(one: Health) -> Health:
-        return replace(one, findings=tuple(map(finding, one.findings)))
-
+    health = snapshot.health
+    if health is not None:
+        moved = (_moved(finding, moved_seconds, "began_at_unix_seconds") for finding in health.findings)
+        health = replace(health, findings=tuple(moved))
+    executions = "execution_started_at_unix_seconds", "last_execution_at_unix_seconds"
     return replace(
         snapshot,
         taken_at_unix_seconds=snapshot.taken_at_unix_seconds + moved_seconds,
-        cores=tuple(map(core, snapshot.cores)),
+        cores=tuple(_moved(core, moved_seconds, *executions) for core in snapshot.cores),
         processes=tuple(map(process, snapshot.processes)),
-        health=None if snapshot.health is None else health(snapshot.health),
+        health=health,
         injected_faults=tuple(fault_by_wall_clock(fault, moved_seconds) for fault in snapshot.injected_faults),
     )
 
 
 def fault_by_wall_clock(fault: InjectedFault, moved_seconds: float) -> InjectedFault:
     """Converts the times of an injected fault to the host's clock."""
-    return replace(
-        fault,
-        injected_at_unix_seconds=max(0.0, fault.injected_at_unix_seconds + moved_seconds),
-        began_at_unix_seconds=_shift(fault.began_at_unix_seconds, moved_seconds),
-        ended_at_unix_seconds=_shift(fault.ended_at_unix_seconds, moved_seconds),
-    )
+    return _moved(fault, moved_seconds, "injected_at_unix_seconds", "began_at_unix_seconds", "ended_at_unix_seconds")
 
 
 def ended_by_wall_clock(ended: EndedProcess, moved_seconds: float) -> EndedProcess:
     """Converts the times of an ended process to the host's clock. Does not change the log of ended processes."""
-    if not moved_seconds:
-        return ended
-    return replace(
-        ended,
-        began_at_unix_seconds=max(0.0, ended.began_at_unix_seconds + moved_seconds),
-        ended_at_unix_seconds=max(0.0, ended.ended_at_unix_seconds + moved_seconds),
-    )
+    return _moved(ended, moved_seconds, "began_at_unix_seconds", "ended_at_unix_seconds") if moved_seconds else ended
 
 
-def _shift(at_unix_seconds: float | None, moved_seconds: float) -> float | None:
-    return None if at_unix_seconds is None else max(0.0, at_unix_seconds + moved_seconds)
+def _moved(one: Timed, moved_seconds: float, *names: str) -> Timed:
+    """Adds `moved_seconds` to the fields `names`, at least to 0. Unknown times stay None."""
+    times: dict[str, Any] = {
+        name: max(0.0, value + moved_seconds) for name in names if (value := getattr(one, name)) is not None
+    }
+    return replace(one, **times) if times else one

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -181,11 +181,11 @@ def with_rates(now: tuple[RdmaPort, ...], before: tuple[RdmaPort, ...], passed_s
     )
 
 
-def _names(directory: str) -> Iterator[str]:
+def _names(directory: str) -> list[str]:
     try:
-        return iter(sorted(os.listdir(directory))[:_MOST_PORTS])  # noqa: PTH208
+        return sorted(os.listdir(directory))[:_MOST_PORTS]  # noqa: PTH208
     except OSError:
-        return iter(())
+        return []
 
 
 def _sum(directory: str, files: tuple[str, ...]) -> int | None:

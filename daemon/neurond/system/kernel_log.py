@@ -44,10 +44,6 @@ class KernelLogReader:
         self._incomplete_line = b""
         self._waits_ticks = 0
 
-    @property
-    def is_read(self) -> bool:
-        return self._file >= 0
-
     def read(self) -> list[KernelRecord]:
         """Returns new records about Neuron devices since the previous call."""
         if self._file < 0 and not self._open():

@@ -216,10 +216,9 @@ class JobReader:
         name = group_of(pid, read_limited(directory / "stat", _MAX_STAT_BYTES))
         if not name:
             return None
-        launch = parse_launch(read_environment(directory, VARIABLES), self._boot_id())
-        run = None
-        if launch.run is not None:
-            run = run_id(*launch.run, self._owner(directory))
+        boot_id = read_limited(self._proc / _BOOT_ID, 64).decode("ascii", "replace").strip()
+        launch = parse_launch(read_environment(directory, VARIABLES), boot_id)
+        run = None if launch.run is None else run_id(*launch.run, _owner(directory))
         return Job(
             launch.name or name,
             launch.rank,
@@ -229,15 +228,13 @@ class JobReader:
             ranks_here=launch.local_world_size,
         )
 
-    def _boot_id(self) -> str:
-        return read_limited(self._proc / _BOOT_ID, 64).decode("ascii", "replace").strip()
 
-    def _owner(self, directory: Path) -> str:
-        """Returns the process's user for the run ID, so that no other user can fake the run; "" in a user namespace."""
-        if read_limited(directory / "uid_map", 256).split() == _HOST_UID_MAP.split():
-            with contextlib.suppress(OSError):
-                return f"user {directory.stat().st_uid}"
-        return ""
+def _owner(directory: Path) -> str:
+    """Returns the process's user for the run ID, so that no other user can fake the run; "" in a user namespace."""
+    if read_limited(directory / "uid_map", 256).split() == _HOST_UID_MAP.split():
+        with contextlib.suppress(OSError):
+            return f"user {directory.stat().st_uid}"
+    return ""
 
 
 def group_of(pid: int, stat: bytes) -> str:

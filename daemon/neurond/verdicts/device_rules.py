@@ -30,6 +30,8 @@ from neurontools.model.finding import FindingKind
 from neurontools.util.terminal import excerpt
 from neurontools.util.units import bytes_text, ranges_text
 
+_RESTART = "stop and start the instance to get another host"
+_MOVE = f"move the work off this device; {_RESTART}"
 _BETTER_RATIO = 0.95  # the "nearly full" finding of a stack ends when its use falls below this share of the limit
 _UPDATE_PERCENT = 2  # the text of a finding changes only if the percentage changes by this much
 
@@ -91,7 +93,7 @@ def _ecc(device: Device, before: EccCounters | None, context: RuleContext) -> It
                 FindingKind.ECC_UNCORRECTED,
                 Severity.CRITICAL,
                 f"{count_text(uncorrected, 'uncorrected ECC error')} in {part.upper()} since the driver was loaded",
-                "move the work off this device; stop and start the instance to get another host",
+                _MOVE,
                 at,
                 where,
                 part=part,
@@ -146,10 +148,7 @@ class MemoryRule:
         self._shown_percent = shown_percent
 
     def _stable_percent(self, key: _Stack, percent: int) -> int:
-        """Returns the percentage shown before, unless it changed much.
-
-        The text of a finding is a metric label and should change seldom.
-        """
+        """Returns the shown percentage unless it changed much: the text is a metric label and should change seldom."""
         shown = self._shown_percent.get(key)
         return percent if shown is None or abs(percent - shown) >= _UPDATE_PERCENT else shown
 
@@ -197,11 +196,7 @@ def unhealthy_components(context: RuleContext) -> Iterator[Finding]:
                 FindingKind.UNHEALTHY_COMPONENT,
                 Severity.WARNING if is_link else Severity.CRITICAL,
                 f"the driver reports {_COMPONENTS.get(component, 'a component')} as unhealthy ({component})",
-                (
-                    "keep work that needs it away from this device; stop and start the instance to get another host"
-                    if is_link
-                    else "move the work off this device; stop and start the instance to get another host"
-                ),
+                f"keep work that needs it away from this device; {_RESTART}" if is_link else _MOVE,
                 context.snapshot.taken_at_unix_seconds,
                 (device.index,),
                 part=component,
@@ -219,7 +214,6 @@ class _CoreError:
     lasts: bool  # whether to report all errors since the driver was loaded, or only those in the window
 
 
-_MOVE = "move the work off this device; stop and start the instance to get another host"
 _CORE_ERRORS = (
     _CoreError("hw_nc_ue_error", "uncorrectable error", Severity.CRITICAL, _MOVE, lasts=True),
     _CoreError("hw_hbm_ue_error", "uncorrectable HBM error", Severity.CRITICAL, _MOVE, lasts=True),
@@ -343,10 +337,11 @@ class KernelErrorRule:
         for record in records:
             self._handle_record(record, snapshot)
         self._before = snapshot
-        self._forget_healed(snapshot)
         oldest = snapshot.taken_at_seconds - window_seconds
         for key, entry in [*self._entries.items()]:
-            if not entry.lasts and entry.at_seconds < oldest:
+            # Findings of healed faults end too: on a simulated host, no driver is reloaded to end them.
+            is_healed = entry.finding.injected and not _is_injected(entry.finding.device_indices, snapshot)
+            if is_healed or (not entry.lasts and entry.at_seconds < oldest):
                 del self._entries[key]
         for entry in self._entries.values():
             yield entry.finding
@@ -357,9 +352,8 @@ class KernelErrorRule:
         if error is not None:
             part = excerpt(error.name, _MOST_NAME_CHARACTERS)
             key = part, error.device_index, error.core_index
-            self._store(
-                key, _ErrorEntry(at_seconds, self._hardware_finding(error, part, at_seconds, snapshot), lasts=True)
-            )
+            finding = self._hardware_finding(error, part, at_seconds, snapshot)
+            self._store(key, _ErrorEntry(at_seconds, finding, lasts=True))
             return
         line = parse_driver_line(record.text)
         if line is None:
@@ -384,12 +378,6 @@ class KernelErrorRule:
         )
         self._store((str(line.event), line.device_index, None), _ErrorEntry(at_seconds, finding, lasts=False))
 
-    def _forget_healed(self, snapshot: Snapshot) -> None:
-        """Removes the findings of healed faults: on a simulated host, no driver is reloaded to end them."""
-        for key, entry in [*self._entries.items()]:
-            if entry.finding.injected and not _is_injected(entry.finding.device_indices, snapshot):
-                del self._entries[key]
-
     def _store(self, key: _Key, entry: _ErrorEntry) -> None:
         """Stores a finding. A repeated line does not replace the finding of its key, but extends its time."""
         before = self._entries.get(key)
@@ -410,9 +398,7 @@ class KernelErrorRule:
             FindingKind.KERNEL_ERROR,
             Severity.CRITICAL,
             f"the kernel log reports {part}{where}{whose}",
-            "end the processes on this device and reset it"
-            if error.name == DMA_ERROR
-            else "move the work off this device; stop and start the instance to get another host",
+            "end the processes on this device and reset it" if error.name == DMA_ERROR else _MOVE,
             _unix_seconds(at_seconds, snapshot),
             where_indices,
             pids=() if pid is None else (pid,),

@@ -20,7 +20,7 @@ class RuleContext:
     """A snapshot, and the state at the beginning of the window (`HealthThresholds.window_seconds` earlier).
 
     `devices`, `processes` and `cores_before` are from the beginning of the window. `processes` has only processes that
-    still run. `met` has the processes that appeared later, as they were in their first snapshot.
+    still run. `first_seen` has the processes that appeared later, as they were in their first snapshot.
     """
 
     snapshot: Snapshot
@@ -108,9 +108,7 @@ class HealthThresholds:
     ecc_corrected_events: int | None = 10  # limit of corrected ECC events in the window
     numerical_errors: int | None = 1  # limit of numerical errors in the window
     hardware_errors: int | None = 1  # limit of hardware errors of executions in the window
-    latency_growth_ratio: float | None = (
-        1.5  # limit of the median latency in the window, divided by the median before it
-    )
+    latency_growth_ratio: float | None = 1.5  # limit of the ratio: median latency in the window / before it
     latency_executions: int = 20  # executions needed before and in the window to compare latencies
     silent_seconds: float | None = 30.0  # time without a report after which a process is silent
 

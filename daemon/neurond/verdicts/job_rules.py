@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from neurond.verdicts.evidence import RuleContext
+from neurond.verdicts.evidence import RuleContext, count_text
 from neurontools.model import Finding, Process, Severity
 from neurontools.model.finding import FindingKind
 from neurontools.model.jobs import (
@@ -35,9 +35,7 @@ _SHARES = ((0.5, "half"), (1 / 3, "a third"), (0.2, "a fifth"), (0.0, "a tenth")
 
 def stragglers(context: RuleContext) -> Iterator[Finding]:
     """Reports the straggler of each job that runs on this host alone. The client finds stragglers across hosts."""
-    for ranks in group_processes_by_job(
-        process for process in context.snapshot.processes if process.training is not None
-    ):
+    for ranks in group_processes_by_job(each for each in context.snapshot.processes if each.training is not None):
         if world_size(ranks) not in (None, len(ranks)):
             continue
         steps = recent_steps(ranks)
@@ -48,13 +46,12 @@ def stragglers(context: RuleContext) -> Iterator[Finding]:
 
 def _finding(job: str, ranks: list[Process], slow: Straggler, at_unix_seconds: float) -> Finding:
     found = next(process for process in ranks if process.pid == slow.rank.pid)
-    laggard = f"PID {found.pid}" if slow.rank.rank is None else f"rank {slow.rank.rank}, PID {found.pid}"
     share = next(text for ratio, text in _SHARES if slow.gain_ratio >= ratio)
     longer = f", which takes longer in {slow.part}" if slow.part is not None else ""
     return Finding(
         FindingKind.SLOW_RANK,
         Severity.NOTICE,
-        f"the ranks of {job} wait for {laggard}{longer}: without it each step would be at least {share} shorter",
+        f"the ranks of {job} wait for {_name(found)}{longer}: without it each step would be at least {share} shorter",
         _ACTIONS.get(slow.part, _ACTIONS[None]).format(pid=found.pid),
         at_unix_seconds,
         found.device_indices,
@@ -148,12 +145,11 @@ def _collective_stall(found: StalledCollective, context: RuleContext) -> StallCa
     waiting, absent = found.waiting, found.absent
     count = _rank_count(waiting)
     if absent:
-        first = absent[0]
         texts = [f"{_name(rank)}, {_absence_text(rank, context)}" for rank in absent[:_MOST_NAMED]]
         more = f" and {len(absent) - _MOST_NAMED} more" if len(absent) > _MOST_NAMED else ""
         verb = "waits" if len(waiting) == 1 else "wait"
         text = f"{count} {verb} in {_collective_text(waiting[0])} for {' and '.join(texts)}{more}"
-        return text, Severity.CRITICAL, first, absent
+        return text, Severity.CRITICAL, absent[0], absent
     size = world_size(waiting)
     if size is not None and size > len(waiting):
         verb = "waits" if len(waiting) == 1 else "wait"
@@ -200,7 +196,7 @@ def _number(rank: Process) -> int:
 
 
 def _rank_count(ranks: Sequence[Process]) -> str:
-    return f"{len(ranks)} rank{'s' * (len(ranks) > 1)}"
+    return count_text(len(ranks), "rank")
 
 
 def _name(rank: Process) -> str:
@@ -227,7 +223,7 @@ class _Group:
     """The cores of one job or single process, split into those in an execution and those between executions."""
 
     job: str | None
-    processes: dict[int, Process] = field(default_factory=dict)
+    pids: list[int] = field(default_factory=list)
     in_flight: list[_Core] = field(default_factory=list)
     between: list[_Core] = field(default_factory=list)
 
@@ -258,26 +254,20 @@ def activity_findings(context: RuleContext) -> Iterator[Finding]:
 def _group(processes: Sequence[Process], context: RuleContext) -> _Group:
     job = processes[0].job
     group = _Group(job.name if job is not None and len(processes) > 1 else None)
-    for process in processes:
-        if process.reporting:
-            _enter(group, process, context)
+    for process in (each for each in processes if each.reporting):
+        group.pids.append(process.pid)
+        lnc = process.logical_neuroncore_config
+        for position, neuroncore_index in enumerate(process.neuroncore_indices):
+            core = context.cores.get(process.core_indices[position * lnc])
+            if core is None:
+                continue
+            started = core.execution_started_at_unix_seconds
+            since = max(core.last_execution_at_unix_seconds or 0.0, process.attached_at_unix_seconds or 0.0)
+            if started is not None:
+                group.in_flight.append(_Core(process, neuroncore_index, core.device_index, started))
+            elif since:
+                group.between.append(_Core(process, neuroncore_index, core.device_index, since))
     return group
-
-
-def _enter(group: _Group, process: Process, context: RuleContext) -> None:
-    group.processes[process.pid] = process
-    lnc = process.logical_neuroncore_config
-    for position, neuroncore_index in enumerate(process.neuroncore_indices):
-        core = context.cores.get(process.core_indices[position * lnc])
-        if core is None:
-            continue
-        started = core.execution_started_at_unix_seconds
-        if started is not None:
-            group.in_flight.append(_Core(process, neuroncore_index, core.device_index, started))
-            continue
-        since = max(core.last_execution_at_unix_seconds or 0.0, process.attached_at_unix_seconds or 0.0)
-        if since:
-            group.between.append(_Core(process, neuroncore_index, core.device_index, since))
 
 
 def _stuck(group: _Group, stuck: list[_Core], waiting: list[_Core]) -> Finding:
@@ -307,7 +297,6 @@ def _stuck(group: _Group, stuck: list[_Core], waiting: list[_Core]) -> Finding:
 
 
 def _stuck_finding(group: _Group, cause: list[_Core], stuck: list[_Core], reason: str, first: Process) -> Finding:
-    pids = tuple(sorted(group.processes))
     job = f"job ({group.job})" if group.job is not None else "job"
     return Finding(
         FindingKind.STUCK,
@@ -317,7 +306,7 @@ def _stuck_finding(group: _Group, cause: list[_Core], stuck: list[_Core], reason
         min(core.since_unix_seconds for core in stuck),
         _devices(cause),
         first.pid,
-        pids,
+        tuple(sorted(group.pids)),
         cause[0].neuroncore_index if len(cause) == 1 else None,
         job=group.job,
         synthetic=first.synthetic,
@@ -329,8 +318,7 @@ def _idle(group: _Group, idle: list[_Core]) -> Finding:
     pid = holders[0].pid
     is_alone = len(holders) == 1
     holder_text = f"PID {pid}" if is_alone else f"{len(holders)} processes of {group.job}"
-    verb = "is" if len({core.neuroncore_index for core in idle}) == 1 else "are"
-    what = "core" if verb == "is" else "cores"
+    verb, what = ("is", "core") if len({core.neuroncore_index for core in idle}) == 1 else ("are", "cores")
     return Finding(
         FindingKind.IDLE,
         Severity.NOTICE,
@@ -352,25 +340,17 @@ def _processes(cores: Sequence[_Core]) -> list[Process]:
     return sort_by_rank(found.values())
 
 
-def _rank(process: Process) -> int | None:
-    return process.job.rank if process.job is not None else None
-
-
 def _process_count(processes: Sequence[Process]) -> str:
     """Formats the number of processes: "63 ranks", or "63 processes" if a rank is unknown."""
-    noun = "rank" if all(_rank(process) is not None for process in processes) else "process"
-    count = len(processes)
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'s' if noun == 'rank' else 'es'}"
+    if all(process.job is not None and process.job.rank is not None for process in processes):
+        return _rank_count(processes)
+    return f"{len(processes)} process{'es' * (len(processes) != 1)}"
 
 
 def _named(processes: Sequence[Process]) -> str:
     """Lists the first processes: "rank 0, PID 4711"."""
-    names = [
-        f"PID {process.pid}" if (rank := _rank(process)) is None else f"rank {rank}, PID {process.pid}"
-        for process in processes[:_MOST_NAMED]
-    ]
-    more = len(processes) - len(names)
-    return " and ".join(names) + (f" and {more} more" if more else "")
+    more = len(processes) - _MOST_NAMED
+    return " and ".join(map(_name, processes[:_MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
 def _cores(cores: Sequence[_Core]) -> str:

@@ -193,10 +193,7 @@ class LatencyRule:
         self._shown = {key: shown for key, shown in self._shown.items() if key in last}
 
     def _stable_medians(self, key: ProcessIdentity, medians: _Medians | None, limit: float) -> _Medians:
-        """Returns the median latencies shown before, unless they changed much.
-
-        The text of a finding is a metric label and should change seldom.
-        """
+        """Returns the shown latencies unless they changed much: the text is a metric label and should change seldom."""
         shown = self._shown.get(key)
         if medians is not None and (shown is None or not shown[1] / limit < medians[1] < shown[1] * limit):
             shown = self._shown[key] = medians
@@ -238,17 +235,9 @@ def _medians(before: Process, process: Process, least_growth: float, most_few: i
 
 def _latency_finding(process: Process, medians: _Medians, began_at_unix_seconds: float) -> Finding:
     was, now = (duration_text(float(f"{seconds:.1e}")) for seconds in medians)
-    return Finding(
-        FindingKind.LATENCY_RISEN,
-        Severity.WARNING,
-        f"PID {process.pid}: median latency rose from {was} to {now}",
-        "the device may be throttled or its input slow: compare power, vCPU use and the batch size",
-        began_at_unix_seconds,
-        process.device_indices,
-        process.pid,
-        (process.pid,),
-        synthetic=process.synthetic,
-    )
+    reason = f"PID {process.pid}: median latency rose from {was} to {now}"
+    action = "the device may be throttled or its input slow: compare power, vCPU use and the batch size"
+    return _process_finding(process, FindingKind.LATENCY_RISEN, Severity.WARNING, reason, action, began_at_unix_seconds)
 
 
 _MIN_PROCESSES = 2  # a core is reported after failing for this many consecutive processes
@@ -309,9 +298,8 @@ class FailingCoreRule:
                 failures, timeouts, successes = _grown(past.core, core)
                 has_failed = failures > 0 or (timeouts > 0 and bool(past.failed_for))
                 has_worked = successes > 0 and not has_failed
-            if _counters_restarted(past.core, core):
-                has_worked, has_failed = True, False
-            if growth(past.core.reset_requests_total, core.reset_requests_total):
+            was_reset = growth(past.core.reset_requests_total, core.reset_requests_total) > 0
+            if was_reset or _counters_restarted(past.core, core):
                 has_worked, has_failed = True, False
             past.record_outcome(blamed, snapshot.taken_at_unix_seconds, has_failed=has_failed, has_worked=has_worked)
             past.core, past.owner = core, owner_identity

@@ -24,7 +24,7 @@ from neurond.verdicts.job_rules import activity_findings, stragglers
 from neurond.verdicts.process_rules import FailingCoreRule, LatencyRule, OrphanedPodRule
 from neurontools.driver.kernel_log import KernelRecord
 from neurontools.faults.kinds import KINDS
-from neurontools.model import EccCounters, FaultState, Finding, Health, Process, Severity, Snapshot, SourceKind
+from neurontools.model import FaultState, Finding, Health, Process, Severity, Snapshot, SourceKind
 from neurontools.model.health import marked_reason
 from neurontools.model.jobs import group_processes_by_job
 from neurontools.util.units import ranges_text, strip_durations
@@ -154,12 +154,11 @@ def _unknown(snapshot: Snapshot) -> tuple[int, ...]:
     return tuple(
         device.index
         for device in snapshot.devices
-        if device.index not in reporting and device.reported_health is None and not _counts_errors(device.ecc)
+        if device.index not in reporting
+        and device.reported_health is None
+        and device.ecc.mem_uncorrected_total is None
+        and device.ecc.sram_uncorrected_total is None
     )
-
-
-def _counts_errors(ecc: EccCounters) -> bool:
-    return ecc.mem_uncorrected_total is not None or ecc.sram_uncorrected_total is not None
 
 
 _log = logging.getLogger(__name__)

@@ -114,9 +114,7 @@ class CounterAttribution:
         self, processes: Sequence[Process], cores: Mapping[int, NeuronCore], gil_yield: GilYield
     ) -> tuple[Process, ...]:
         """Returns the processes with their executions and errors, where known. `cores` is keyed by core index."""
-        self._baselines = {
-            process.pid: self._baselines.get(process.pid, {}) for process in processes if process.core_indices
-        }
+        self._baselines = {each.pid: self._baselines.get(each.pid, {}) for each in processes if each.core_indices}
         attributed = []
         for process in processes:
             attributed.append(self._attribute_process(process, cores))
@@ -193,7 +191,7 @@ class FoundProcesses:
         return self._tracker.warnings
 
     def use_devices(self, directories: list[DeviceDirectory]) -> None:
-        self._tracker.use_scan(OwnerScan(self._roots, directories))
+        self._tracker.scan = OwnerScan(self._roots, directories)
 
     def refresh(self, instance: Instance) -> tuple[Process, ...]:
         """Returns the processes that have devices open now, sorted by PID."""
@@ -248,15 +246,12 @@ class OwnerTracker:
     """Tracks which processes have devices open. Scans young processes and device users often, all others in turn."""
 
     def __init__(self, scan: OwnerScan, gil_yield: GilYield) -> None:
-        self._scan = scan
+        self.scan = scan
         self._gil_yield = gil_yield
         self._owners: dict[int, tuple[int, ...]] = {}
         self._ages: dict[int, int] = {}
         self._hidden: set[int] = set()
         self._turn = 0
-
-    def use_scan(self, scan: OwnerScan) -> None:
-        self._scan = scan
 
     @property
     def owners(self) -> list[OpenDevices]:
@@ -266,14 +261,9 @@ class OwnerTracker:
     def warnings(self) -> tuple[str, ...]:
         return (hidden_processes_warning(len(self._hidden)),) if self._hidden else ()
 
-    @property
-    def sees_all(self) -> bool:
-        """Whether this user may read the open files of all processes."""
-        return not self._hidden
-
     def refresh(self, *, whole: bool = False) -> None:
         """Scans the processes that are due, or all processes with `whole`."""
-        present = self._scan.pids()
+        present = self.scan.pids()
         alive = set(present)
         for pid in self._ages.keys() - alive:
             del self._ages[pid]
@@ -295,7 +285,7 @@ class OwnerTracker:
 
     def _scan_process(self, pid: int) -> None:
         self._gil_yield.step()
-        devices = self._scan.devices_of(pid)
+        devices = self.scan.devices_of(pid)
         if devices is None:
             self._hidden.add(pid)
             self._owners.pop(pid, None)

@@ -114,7 +114,6 @@ class DeviceReader:
         self.directory = directory
         self.places = places
         self._gil_yield = gil_yield
-        places = self.places
         read_of_cores = [path for path in _CORE_PATHS if path in places.core]
         self._slots = [read_of_cores.index(path) if path in places.core else -1 for path in _CORE_PATHS]
         at = [places.core[path] for path in read_of_cores]
@@ -145,8 +144,7 @@ class DeviceReader:
 
     @property
     def lacks_files(self) -> bool:
-        """Whether a file was missing at the latest read."""
-        return any(files.is_missing for _, files in self.files)
+        return any(_MISSING in files.problems for _, files in self.files)
 
     def read_device(self) -> tuple[HostMemory, EccCounters]:
         values = dict(zip(self._own_paths, self._own.read(), strict=True))
@@ -329,10 +327,6 @@ class CounterFiles:
     def open_descriptors(self) -> list[int]:
         return [descriptor for descriptor in self._descriptors if descriptor >= 0]
 
-    @property
-    def is_missing(self) -> bool:
-        return _MISSING in self.problems
-
     def pop_call_count(self) -> int:
         """Returns the number of system calls since the previous call of this method."""
         calls, self.calls = self.calls, 0
@@ -507,8 +501,8 @@ class TreeLayout:
     def _build_warnings(self, found: tuple[tuple[str, FileLocations], ...]) -> list[str]:
         driver = self._driver
         moved: dict[str, str] = {}
-        missing: dict[str, list[str]] = {}
-        ambiguous: dict[str, list[str]] = {}
+        missing: list[str] = []
+        ambiguous: list[str] = []
         unrecognized: list[str] = []
         is_cut = False
         for name, places in found:
@@ -517,8 +511,8 @@ class TreeLayout:
                 unrecognized.append(name)
             else:
                 if self._version is not None:
-                    missing.update({f"{name}/{path}": [] for path in places.missing})
-                ambiguous.update({f"{name}/{path}": [] for path in places.ambiguous})
+                    missing += [f"{name}/{path}" for path in places.missing]
+                ambiguous += [f"{name}/{path}" for path in places.ambiguous]
             is_cut = is_cut or places.is_cut
         texts = []
         if unrecognized:
@@ -535,10 +529,10 @@ class TreeLayout:
                 "update neurontools"
             )
         if missing:
-            texts.append(f"{_count_text(list(missing))} not in the tree of {driver}: their values are unknown")
+            texts.append(f"{_count_text(missing)} not in the tree of {driver}: their values are unknown")
         if ambiguous:
             texts.append(
-                f"{_count_text(list(ambiguous))} in several places in the tree of {driver}: their values are unknown"
+                f"{_count_text(ambiguous)} in several places in the tree of {driver}: their values are unknown"
             )
         if is_cut:
             texts.append("the tree below the devices is too large: not all of it was searched for missing files")

@@ -76,7 +76,6 @@ class SysfsSource:
         return self._reading
 
     def refresh(self) -> None:
-        """Reads the present devices, their counters and the processes that use them."""
         self._follow_devices()
         self._follow_layout()
         self._follow_metadata()
@@ -99,8 +98,11 @@ class SysfsSource:
             devices.append(self._device(device, device_cores))
             self._gil_yield.step()
         self._time_in_use.forget({core.index for core in cores})
-        credited = with_host_memory(self._attribute_counters(processes, cores), devices)
-        self._reading = DeviceReading(tuple(devices), tuple(cores), self._warnings(), credited)
+        if self._time_in_use.is_live:
+            by_index = {core.index: core for core in cores}
+            processes = self._attribution.attribute(processes, by_index, self._gil_yield)
+        processes = with_host_memory(processes, devices)
+        self._reading = DeviceReading(tuple(devices), tuple(cores), self._warnings(), processes)
 
     def close(self) -> None:
         for reader in self._readers.values():
@@ -160,15 +162,13 @@ class SysfsSource:
         # Read the facts again if reading them gave warnings: a driver creates its tree step by step.
         is_time = self._rounds % _INVENTORY_ROUNDS == 0
         is_due = is_time and (bool(self._inventory.warnings) or self._is_shared_anew(present))
-        if not is_due and _identities(present) == _identities(self._inventory.directories):
+        if not is_due and list(map(_identity, present)) == list(map(_identity, self._inventory.directories)):
             return
         try:
             inventory = Inventory(self._roots, present, lnc=self._lnc) if present else None
         except UserError:
             inventory = None  # unreadable devices count as vanished
-        identities = {
-            directory.index: _identity(directory) for directory in (inventory.directories if inventory else ())
-        }
+        identities = {each.index: _identity(each) for each in (inventory.directories if inventory else ())}
         is_other_driver = inventory is not None and inventory.driver_version != self._inventory.driver_version
         for index, reader in list(self._readers.items()):
             if is_other_driver or identities.get(index) != _identity(reader.directory):
@@ -270,20 +270,14 @@ class SysfsSource:
             hbm_stacks=tuple(replace(stack, used_bytes=used.get(stack.index)) for stack in device.hbm_stacks),
         )
 
-    def _attribute_counters(self, processes: tuple[Process, ...], cores: list[NeuronCore]) -> tuple[Process, ...]:
-        if not self._time_in_use.is_live:
-            return processes
-        return self._attribution.attribute(processes, {core.index: core for core in cores}, self._gil_yield)
-
     def _warnings(self) -> tuple[str, ...]:
         vanished = sorted(self._first - self._readers.keys())
         warnings = [*self._inventory.warnings]
         if vanished:
             names = ", ".join(f"neuron{index}" for index in vanished)
             warnings.append(f"{names} vanished from the driver's tree; look at dmesg")
-        warnings += self._layout.warnings(
-            tuple((f"neuron{index}", reader.places) for index, reader in self._readers.items())
-        )
+        places = tuple((f"neuron{index}", reader.places) for index, reader in self._readers.items())
+        warnings += self._layout.warnings(places)
         warnings += file_problems(reader.files for reader in self._readers.values())
         for reader in self._readers.values():
             self._decreased.update(dict.fromkeys(reader.decreased_counters))
@@ -302,10 +296,6 @@ class SysfsSource:
 
 def _identity(directory: DeviceDirectory) -> tuple[int, int, str]:
     return directory.index, directory.driver_index, directory.path
-
-
-def _identities(directories: list[DeviceDirectory]) -> list[tuple[int, int, str]]:
-    return [_identity(directory) for directory in directories]
 
 
 ENDPOINT = "http://169.254.169.254"
