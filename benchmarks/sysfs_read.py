@@ -18,6 +18,7 @@ from statistics import median
 import psutil
 from measuring import Figure, compile_sources, installed, interleaved_medians_ms, report, resident_mib
 from neurond.sources.sysfs import SysfsSource
+from neurond.sources.sysfs.device_reader import CounterFiles
 
 from neurontools.testing import DriverTree, SimulatedDriver, process_on
 
@@ -31,15 +32,18 @@ def main() -> None:
     with SimulatedDriver(INSTANCE_TYPE, scenario="steady", interval_seconds=1.0) as driver:
         source = SysfsSource(driver.roots)
         source.refresh()
-        source.pop_call_count()
+        files = source.counter_files
+        _pop_call_count(files)
         looking = _cpu_ms(source.refresh)
-        looking_calls = source.pop_call_count() / ROUNDS
-        source.set_may_be_replaced(False)
+        looking_calls = _pop_call_count(files) / ROUNDS
+        for each in files:
+            each.may_be_replaced = False
         trusting = _cpu_ms(source.refresh)
-        trusting_calls = source.pop_call_count() / ROUNDS
-        descriptors = source.descriptors()
+        trusting_calls = _pop_call_count(files) / ROUNDS
+        descriptors = [descriptor for each in files for descriptor in each.open_descriptors]
         bare = _cpu_ms(lambda: [os.pread(descriptor, 64, 0) for descriptor in descriptors])
-        source.set_may_be_replaced(True)
+        for each in files:
+            each.may_be_replaced = True
         memory = psutil.Process()
         for _ in range(TICKS // 10):
             source.refresh()
@@ -63,6 +67,11 @@ def main() -> None:
         ],
     )
     _report_ls()
+
+
+def _pop_call_count(files: list[CounterFiles]) -> int:
+    """Returns the number of system calls since the previous call of this function."""
+    return sum(each.pop_call_count() for each in files)
 
 
 def _cpu_ms(read: Callable[[], object]) -> float:

@@ -44,9 +44,6 @@ class HostShape:
         """Returns the index of a physical core's HBM stack. These indices run across all devices."""
         return core_index // self.cores_per_stack
 
-    def cores_of_stack(self, stack: int) -> range:
-        return range(stack * self.cores_per_stack, (stack + 1) * self.cores_per_stack)
-
     def physical_cores(self, logical_index: int, lnc: int) -> tuple[int, ...]:
         return tuple(range(logical_index * lnc, (logical_index + 1) * lnc))
 
@@ -400,7 +397,8 @@ class CoreAllocator:
                 raise DeviceMemoryExhausted(memory_table(self.shape, stack, holders, lease, size_bytes))
 
     def holders_of_stack(self, stack: int) -> list[CoreLease]:
-        holders = (self._owners[core] for core in self.shape.cores_of_stack(stack))
+        size = self.shape.cores_per_stack
+        holders = self._owners[stack * size : (stack + 1) * size]
         return list({holder.token: holder for holder in holders if holder is not None}.values())
 
     def stack_bytes_of(self, lease: CoreLease, stack: int) -> int:

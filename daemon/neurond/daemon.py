@@ -340,7 +340,7 @@ class SnapshotPublisher:
 
     def apply_settings(self, before: Settings, after: Settings) -> None:
         if after.health_thresholds != before.health_thresholds:
-            self._rules.set_thresholds(HealthThresholds(**after.health_thresholds))  # type: ignore[arg-type]
+            self._rules.limits = HealthThresholds(**after.health_thresholds)  # type: ignore[arg-type]
         if after.actions != before.actions:
             if self._actions is not None:
                 self._actions.close()

@@ -261,24 +261,25 @@ class FaultInjector:
         )
 
     def _record_execution(self, fault: ActiveFault, token: str) -> None:
-        had_begun = fault.began_seconds is not None
-        fault.record_execution(self.effects.now())
-        if had_begun:
+        """Counts an execution that the fault affected. If the fault has not begun, it begins now."""
+        fault.met_total += 1
+        if fault.began_seconds is not None:
             return
+        fault.began_seconds = self.effects.now()
         self._apply_fault(fault)
         for lease in self._allocator.leases:
             if lease.token != token and fault.kind.outlives_process:
                 self._send_fault(fault, lease)  # a fault that has begun affects other processes too
 
     def _record_report(self, fault: ActiveFault, core_index: int, device_index: int, position: int) -> None:
+        """Handles a process's report of the failure. Ends a fault that lasts for one execution or one process."""
         kind = fault.kind
-        had_ended = fault.ended_seconds is not None
-        fault.record_report(self.effects.now())
         if kind.counter is not None:
             self.counts.count_status(fault.number, core_index, kind.counter)
         if kind.kernel_error is not None:
             self.effects.log_error(HardwareError(kind.kernel_error, device_index, position))
-        if not had_ended and fault.ended_seconds is not None:
+        if fault.ended_seconds is None and kind.lasts in (FaultDuration.ONE_EXECUTION, FaultDuration.PROCESS):
+            fault.ended_seconds = self.effects.now()
             self._send_end(fault)
 
     def _publish_change(self) -> None:
@@ -365,17 +366,6 @@ class ActiveFault:
             if now_seconds >= end_seconds:
                 self.ended_seconds = end_seconds
         return before != (self.is_armed, self.began_seconds, self.ended_seconds)
-
-    def record_execution(self, now_seconds: float) -> None:
-        """Counts an execution that the fault affected. If the fault has not begun, it begins now."""
-        self.met_total += 1
-        if self.began_seconds is None:
-            self.began_seconds = now_seconds
-
-    def record_report(self, now_seconds: float) -> None:
-        """Handles a process's report of the failure. Ends a fault that lasts for one execution or one process."""
-        if self.kind.lasts in (FaultDuration.ONE_EXECUTION, FaultDuration.PROCESS) and self.ended_seconds is None:
-            self.ended_seconds = now_seconds
 
     def encode(self, cores: list[tuple[int, int, int]]) -> bytes:
         """Encodes the fault as a line for a process.

@@ -265,9 +265,9 @@ def test_memory_near_its_threshold_is_one_finding_until_it_is_clearly_less() -> 
 def test_memory_that_is_unknown_is_not_nearly_full() -> None:
     judge = RuleEvaluator()
     assert [finding is not None for finding in nearly_full(judge, 95, None, 94, 95)] == [True, False, False, True]
-    judge.set_thresholds(HealthThresholds(memory_used_ratio=None))
+    judge.limits = HealthThresholds(memory_used_ratio=None)
     assert nearly_full(judge, 100) == [None]
-    judge.set_thresholds(HealthThresholds(memory_used_ratio=1.0))
+    judge.limits = HealthThresholds(memory_used_ratio=1.0)
     assert [finding is not None for finding in nearly_full(judge, 99, 100, 96, 94)] == [False, True, True, False]
 
 

@@ -172,13 +172,13 @@ class DriverAccount:
         self.process = process
         used_bytes = None
         for core in snapshot.cores_of(process):
-            self._add_busy_time(core)
+            self._add_growth(core)
             if core.memory.total_bytes is not None:
                 used_bytes = (used_bytes or 0) + core.memory.total_bytes
         if used_bytes is not None:
             self._peak_bytes = max(used_bytes, self._peak_bytes or 0)
 
-    def _add_busy_time(self, core: NeuronCore) -> None:
+    def _add_growth(self, core: NeuronCore) -> None:
         if core.busy_seconds_total is not None:
             before = self._busy_before.get(core.index, core.busy_seconds_total)
             self._busy_before[core.index] = core.busy_seconds_total

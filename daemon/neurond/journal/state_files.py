@@ -337,16 +337,8 @@ class AuditLog:
         """Records which processes got or released cores. `at_unix_seconds` is wall-clock time."""
         if self._file is None:
             return
-        now: dict[tuple[int, float | None], Process] = {
-            (process.pid, process.attached_at_unix_seconds): process
-            for process in snapshot.processes
-            if process.attached_at_unix_seconds is not None and process.core_indices and not process.synthetic
-        }
-        left = {
-            (departure.process.pid, departure.process.attached_at_unix_seconds): departure.process
-            for departure in departures
-            if departure.process.core_indices and not departure.process.synthetic
-        }
+        now = _by_identity(each for each in snapshot.processes if each.attached_at_unix_seconds is not None)
+        left = _by_identity(departure.process for departure in departures)
         for key, process in (now | left).items():
             if key not in self._attached:
                 self.record("attached", at_unix_seconds, _process_fields(process))
@@ -380,6 +372,12 @@ class AuditLog:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _by_identity(processes: Iterable[Process]) -> dict[tuple[int, float | None], Process]:
+    """Returns the processes with cores by PID and attach time, without those of the synthetic load."""
+    recorded = (each for each in processes if each.core_indices and not each.synthetic)
+    return {(each.pid, each.attached_at_unix_seconds): each for each in recorded}
 
 
 def _process_fields(process: Process) -> dict[str, object]:

@@ -200,9 +200,7 @@ class PeerLimiter:
             self._until_sweep -= 1
             if self._until_sweep <= 0:
                 self._until_sweep = max(_SWEEP_EVERY, len(self._accounts))
-                forgotten = [old for old, each in self._accounts.items() if each.is_idle(now_seconds)]
-                for old in forgotten:
-                    del self._accounts[old]
+                self._accounts = {old: each for old, each in self._accounts.items() if not each.is_idle(now_seconds)}
             account = self._accounts[key] = _Account(f"{key[0]} {key[1]}", pace, now_seconds)
         return account
 

@@ -291,8 +291,7 @@ class SimulatedRank:
         """Returns the rank's report. `now_seconds` counts from the start of the load."""
         counts = dict(sorted(self.latency_counts.items()))
         histogram = model.LatencyHistogram(tuple(counts), tuple(counts.values()), self.latency_seconds)
-        last = self.last_execution_seconds
-        stuck = self.stuck_since_seconds
+        last, stuck = self.last_execution_seconds, self.stuck_since_seconds
         last_at = None if last is None else started_at_unix_seconds + last
         core = CoreReport(
             busy_seconds_total=self.busy_seconds,

@@ -22,14 +22,8 @@ from neurontools.net.acceptor import listen_address
 from neurontools.net.http_site import is_loopback, require_auth_off_loopback
 from neurontools.util.errors import EXIT_USAGE, UserError
 
-_LISTENER_SETTINGS = {
-    "metrics_tls": "metrics.tls",
-    "metrics_tls_certificate": "metrics.tls_certificate",
-    "metrics_tls_key": "metrics.tls_key",
-    "metrics_tls_client_ca": "metrics.tls_client_ca",
-    "metrics_bearer_token_file": "metrics.bearer_token_file",
-    "metrics_hosts": "metrics.hosts",
-}
+# Keys of [metrics] that have no effect without a listener.
+_LISTENER_KEYS = ("tls", "tls_certificate", "tls_key", "tls_client_ca", "bearer_token_file", "hosts")
 
 
 def check_settings(settings: Settings) -> None:
@@ -60,9 +54,10 @@ def _check_metrics(settings: Settings) -> None:
         raise UserError("metrics.tls_key and tls_client_ca need a certificate; set metrics.tls_certificate", EXIT_USAGE)
     metrics_access(settings)
     if settings.metrics_listen is None:
-        for name, key in _LISTENER_SETTINGS.items():
-            if getattr(settings, name) not in (None, True):
-                raise UserError(f"{key} needs a listener for metrics; set metrics.listen, or leave it out", EXIT_USAGE)
+        for key in _LISTENER_KEYS:
+            if getattr(settings, f"metrics_{key}") not in (None, True):
+                text = f"metrics.{key} needs a listener for metrics; set metrics.listen, or leave it out"
+                raise UserError(text, EXIT_USAGE)
     if settings.metrics_tls:
         return
     if settings.metrics_tls_certificate is not None:

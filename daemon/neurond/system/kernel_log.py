@@ -54,13 +54,8 @@ class KernelLogReader:
             self._warn_once(error.strerror or "it can't be read")
             self.close()
             return []
-        found = []
-        for line in lines:
-            if any(mark in line for mark in _MARKS):
-                record = parse_kernel_record(line)
-                if record is not None:
-                    found.append(record)
-        return found
+        records = (parse_kernel_record(line) for line in lines if any(mark in line for mark in _MARKS))
+        return [record for record in records if record is not None]
 
     def close(self) -> None:
         """Closes the kernel log. The next `read` opens it again."""

@@ -143,17 +143,16 @@ def _vcpu_ratio(rank: Process) -> float:
 
 def _collective_stall(found: StalledCollective, context: RuleContext) -> StallCause:
     waiting, absent = found.waiting, found.absent
-    count = _rank_count(waiting)
+    verb = "waits" if len(waiting) == 1 else "wait"
+    place = _collective_text(waiting[0])
     if absent:
         texts = [f"{_name(rank)}, {_absence_text(rank, context)}" for rank in absent[:_MOST_NAMED]]
         more = f" and {len(absent) - _MOST_NAMED} more" if len(absent) > _MOST_NAMED else ""
-        verb = "waits" if len(waiting) == 1 else "wait"
-        text = f"{count} {verb} in {_collective_text(waiting[0])} for {' and '.join(texts)}{more}"
+        text = f"{_rank_count(waiting)} {verb} in {place} for {' and '.join(texts)}{more}"
         return text, Severity.CRITICAL, absent[0], absent
     size = world_size(waiting)
     if size is not None and size > len(waiting):
-        verb = "waits" if len(waiting) == 1 else "wait"
-        text = f"{count} of {_job(waiting)} {verb} in {_collective_text(waiting[0])} for ranks on other hosts"
+        text = f"{_rank_count(waiting)} of {_job(waiting)} {verb} in {place} for ranks on other hosts"
         return text, Severity.NOTICE, waiting[0], waiting
     collectives: dict[str, list[Process]] = {}
     for rank in waiting:

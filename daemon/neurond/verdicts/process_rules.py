@@ -253,11 +253,9 @@ class _Past:
     owner: ProcessIdentity | None = None
     failed_for: dict[ProcessIdentity, float] = field(default_factory=dict)  # Unix time of the failure
 
-    def record_outcome(
-        self, process: ProcessIdentity | None, at_unix_seconds: float, *, has_failed: bool, has_worked: bool
-    ) -> None:
-        """Records whether a process's work on the core failed."""
-        if has_failed and process is not None:
+    def record_outcome(self, process: ProcessIdentity | None, at_unix_seconds: float, has_worked: bool | None) -> None:
+        """Records whether a process's work on the core succeeded; None: it finished no work."""
+        if has_worked is False and process is not None:
             self.failed_for.setdefault(process, at_unix_seconds)
         elif has_worked:
             self.failed_for.clear()
@@ -279,9 +277,9 @@ class FailingCoreRule:
         for process in ended:
             self._record_ended(process, snapshot)
         by_pid = {process.pid: process for process in snapshot.processes if process.core_indices}
-        outcomes = {process_identity(process): self._outcome(process) for process in by_pid.values()}
+        outcomes = {process_identity(process): self._has_worked(process) for process in by_pid.values()}
         self._processes = {process_identity(process): process for process in by_pid.values()}
-        self._has_failed = self._has_failed or any(has_failed for has_failed, _ in outcomes.values())
+        self._has_failed = self._has_failed or False in outcomes.values()
         if not self._has_failed and snapshot.source is SourceKind.SIMULATED:  # a simulated host has no driver counters
             return
         failing: dict[int, list[tuple[NeuronCore, dict[ProcessIdentity, float]]]] = {}
@@ -291,17 +289,15 @@ class FailingCoreRule:
             owner_identity = process_identity(owner) if owner is not None else None
             # Before version 2.30, the driver updates the counters only after the process has ended.
             blamed = owner_identity or past.owner
-            has_failed, has_worked = (
-                outcomes.get(owner_identity, (False, False)) if owner_identity is not None else (False, False)
-            )
+            has_worked = outcomes.get(owner_identity) if owner_identity is not None else None
             if core.status is not None and core.status is not past.core.status:
                 failures, timeouts, successes = _grown(past.core, core)
                 has_failed = failures > 0 or (timeouts > 0 and bool(past.failed_for))
-                has_worked = successes > 0 and not has_failed
+                has_worked = False if has_failed else (successes > 0 or None)
             was_reset = growth(past.core.reset_requests_total, core.reset_requests_total) > 0
             if was_reset or _counters_restarted(past.core, core):
-                has_worked, has_failed = True, False
-            past.record_outcome(blamed, snapshot.taken_at_unix_seconds, has_failed=has_failed, has_worked=has_worked)
+                has_worked = True
+            past.record_outcome(blamed, snapshot.taken_at_unix_seconds, has_worked)
             past.core, past.owner = core, owner_identity
             if len(past.failed_for) >= _MIN_PROCESSES:
                 failing.setdefault(core.device_index, []).append((core, past.failed_for))
@@ -309,29 +305,25 @@ class FailingCoreRule:
             yield _failing_cores_finding(device_index, cores, snapshot.instance.logical_neuroncore_config)
 
     def _record_ended(self, process: Process, snapshot: Snapshot) -> None:
-        has_failed, has_worked = self._outcome(process)
-        self._has_failed = self._has_failed or has_failed
-        for core in snapshot.cores if has_failed or has_worked else ():
+        has_worked = self._has_worked(process)
+        self._has_failed = self._has_failed or has_worked is False
+        for core in snapshot.cores if has_worked is not None else ():
             if core.index in process.core_indices:
                 past = self._cores.setdefault(core.index, _Past(core))
-                past.record_outcome(
-                    process_identity(process),
-                    snapshot.taken_at_unix_seconds,
-                    has_failed=has_failed,
-                    has_worked=has_worked,
-                )
+                past.record_outcome(process_identity(process), snapshot.taken_at_unix_seconds, has_worked)
 
-    def _outcome(self, process: Process) -> tuple[bool, bool]:
-        """Returns whether a process reported a hardware error since the last tick, and whether it finished work."""
+    def _has_worked(self, process: Process) -> bool | None:
+        """Whether a process finished work since the last tick; False after a hardware error, None without any work."""
         before = self._processes.get(process_identity(process))
         if process.errors is None or process.executions is None:
-            return False, False
+            return None
         if before is not None and before.errors is process.errors and before.executions is process.executions:
-            return False, False
+            return None
         errors_before = before.errors.hardware_total if before is not None and before.errors is not None else 0
         done_before = before.executions.completed_total if before is not None and before.executions is not None else 0
-        has_failed = process.errors.hardware_total > errors_before
-        return has_failed, not has_failed and process.executions.completed_total > done_before
+        if process.errors.hardware_total > errors_before:
+            return False
+        return process.executions.completed_total > done_before or None
 
 
 def _counters_restarted(before: NeuronCore, now: NeuronCore) -> bool:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
-from operator import attrgetter, is_
+from operator import attrgetter
 
 from neurond.verdicts import process_rules
 from neurond.verdicts.device_rules import (
@@ -51,7 +51,7 @@ class RuleEvaluator:
     """
 
     def __init__(self, limits: HealthThresholds | None = None) -> None:
-        self._limits = limits or HealthThresholds()
+        self.limits = limits or HealthThresholds()
         self._anchors: deque[Snapshot] = deque(maxlen=_ANCHORS)
         self._rules: tuple[_Rule, ...] = (*_RULES, EccRule(), MemoryRule(), LatencyRule())
         self._failing_cores = FailingCoreRule()
@@ -61,9 +61,6 @@ class RuleEvaluator:
         self._keys: dict[int, tuple[object, ...]] = {}  # Finding.identity of each known finding, by id(finding)
         self._health: Health | None = None
 
-    def set_thresholds(self, limits: HealthThresholds) -> None:
-        self._limits = limits
-
     def evaluate(
         self, snapshot: Snapshot, ended: Iterable[Process] = (), logged: Iterable[KernelRecord] = ()
     ) -> Snapshot:
@@ -71,23 +68,18 @@ class RuleEvaluator:
 
         `ended` are the processes that ended since the last tick, `logged` the kernel log records since the last tick.
         """
-        limits = self._limits
-        found = build_rule_context(snapshot, self._anchors, limits)
-        self._health = self._reuse_unchanged(
-            device_indices=_evaluated_devices(snapshot),
-            unknown_device_indices=_unknown(snapshot),
-            findings=self._with_begin_times(
-                mark_injected(
-                    chain(
-                        group_by_job((finding for rule in self._rules for finding in rule(found)), snapshot),
-                        self._failing_cores.update(snapshot, ended),
-                        self._orphans.update(snapshot, limits.idle_seconds),
-                        self._kernel_errors.update(snapshot, logged, limits.window_seconds),
-                    ),
-                    snapshot,
-                )
-            ),
+        limits = self.limits
+        context = build_rule_context(snapshot, self._anchors, limits)
+        found = chain(
+            group_by_job((finding for rule in self._rules for finding in rule(context)), snapshot),
+            self._failing_cores.update(snapshot, ended),
+            self._orphans.update(snapshot, limits.idle_seconds),
+            self._kernel_errors.update(snapshot, logged, limits.window_seconds),
         )
+        findings = self._with_begin_times(mark_injected(found, snapshot))
+        health = Health(_evaluated_devices(snapshot), _unknown(snapshot), findings)
+        if health != self._health:  # the object of the last tick is already serialized
+            self._health = health
         spacing_seconds = limits.window_seconds / (_ANCHORS - 1)
         if not self._anchors or snapshot.taken_at_seconds - self._anchors[-1].taken_at_seconds >= spacing_seconds:
             self._anchors.append(snapshot)
@@ -102,21 +94,6 @@ class RuleEvaluator:
         if len(findings) == len(self._health.findings):
             return replace(snapshot, health=self._health)
         return replace(snapshot, health=replace(self._health, findings=findings))
-
-    def _reuse_unchanged(
-        self, device_indices: tuple[int, ...], unknown_device_indices: tuple[int, ...], findings: tuple[Finding, ...]
-    ) -> Health:
-        """Returns the health of the host. If nothing changed, this is the last tick's object, already serialized."""
-        before = self._health
-        if (
-            before is not None
-            and len(before.findings) == len(findings)
-            and all(map(is_, before.findings, findings))
-            and before.device_indices == device_indices
-            and before.unknown_device_indices == unknown_device_indices
-        ):
-            return before
-        return Health(device_indices, unknown_device_indices, findings)
 
     def _with_begin_times(self, found: Iterable[Finding]) -> tuple[Finding, ...]:
         """Returns the findings, the most severe first, each with the time when it began."""

@@ -12,6 +12,7 @@ from neurond.sources import DeviceReading
 from neurond.sources.sysfs.core_owners import CounterAttribution, FoundProcesses, execution_counters, with_host_memory
 from neurond.sources.sysfs.device_reader import (
     CoreReading,
+    CounterFiles,
     DescriptorBudget,
     DeviceReader,
     GilYield,
@@ -108,24 +109,10 @@ class SysfsSource:
         for reader in self._readers.values():
             reader.close()
 
-    def pop_call_count(self) -> int:
-        """Returns the number of system calls since the previous call of this method, for benchmarks."""
-        return sum(files.pop_call_count() for reader in self._readers.values() for _, files in reader.files)
-
-    def descriptors(self) -> list[int]:
-        """Returns the descriptors of the open counter files, for benchmarks."""
-        return [
-            number
-            for reader in self._readers.values()
-            for _, files in reader.files
-            for number in files.open_descriptors
-        ]
-
-    def set_may_be_replaced(self, value: bool) -> None:
-        """Sets whether counter files may be replaced by new files, whatever their file system is."""
-        for reader in self._readers.values():
-            for _, files in reader.files:
-                files.may_be_replaced = value
+    @property
+    def counter_files(self) -> list[CounterFiles]:
+        """The counter files of all devices and cores, for benchmarks."""
+        return [files for reader in self._readers.values() for _, files in reader.files]
 
     def _reader(self, directory: DeviceDirectory) -> DeviceReader:
         cores = self._physical_cores(directory)
