@@ -136,11 +136,8 @@ def share(memory: model.DeviceMemory, position: int, parts: int) -> model.Device
     """
     shares: dict[str, int | None] = {}
     for name, size_bytes in model.memory_categories(memory).items():
-        if size_bytes is None:
-            shares[name] = None
-        else:
-            each, rest = divmod(size_bytes, parts)
-            shares[name] = each + (rest if position == 0 else 0)
+        each, rest = divmod(size_bytes or 0, parts)
+        shares[name] = None if size_bytes is None else each + (rest if position == 0 else 0)
     return model.DeviceMemory(**shares)
 
 

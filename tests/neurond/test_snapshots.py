@@ -6,6 +6,7 @@ import asyncio
 import threading
 from dataclasses import replace
 from random import Random
+from zlib import decompress
 
 import pytest
 from hypothesis import given
@@ -115,10 +116,8 @@ def put(
 
 
 def sequences(store: SnapshotStore, duration_seconds: float = 0.0, after: int = 0) -> list[int]:
-    return [
-        pb.ListHistoryResponse.FromString(message).snapshot.sequence
-        for message in store.history(duration_seconds, after)
-    ]
+    messages = map(decompress, store.packed_history(duration_seconds, after))
+    return [pb.ListHistoryResponse.FromString(message).snapshot.sequence for message in messages]
 
 
 def test_the_latest_message_is_the_snapshot() -> None:
@@ -164,7 +163,7 @@ def test_a_part_of_the_past() -> None:
     put(store, 31, remember=False)
     assert store.latest.snapshot.sequence == 31
     assert sequences(store)[-1] == 30
-    reading = store.history(0, 28)
+    reading = map(decompress, store.packed_history(0, 28))
     next(reading)
     for sequence in range(32, 300):
         put(store, sequence)

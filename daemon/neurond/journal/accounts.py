@@ -71,9 +71,7 @@ class ProcessAccounts:
         if attached is not None and attached.attached_at_unix_seconds == process.attached_at_unix_seconds:
             process = _completed(process, attached)
         ended = _build_ended(process, departure.use, began, snapshot.taken_at_unix_seconds, peak_flops)
-        outcome = self._outcomes.pop(departure.token, None)
-        if process.synthetic:
-            outcome = ProcessOutcome()
+        outcome = self._outcomes.pop(departure.token, ProcessOutcome() if process.synthetic else None)
         if outcome is not None:
             self._finished.append(_with_outcome(ended, outcome))
             return
@@ -89,10 +87,9 @@ class ProcessAccounts:
             del self._found[pid]
             if pid in self._attached:  # the process has attached since then, so it reports its own counters
                 continue
-            ended = _build_ended(
-                account.process, account.use, account.began_at_unix_seconds, snapshot.taken_at_unix_seconds, peak_flops
-            )
-            self._finished.append(_with_outcome(ended, ProcessOutcome(lives_on=self._is_alive(account.process))))
+            now_unix_seconds, began_at = snapshot.taken_at_unix_seconds, account.began_at_unix_seconds
+            ended = _build_ended(account.process, account.use, began_at, now_unix_seconds, peak_flops)
+            self._finished.append(replace(ended, lives_on=self._is_alive(account.process)))
         for pid, process in now.items():
             driver_account = self._found.get(pid)
             if driver_account is None:

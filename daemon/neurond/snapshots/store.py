@@ -97,10 +97,6 @@ class SnapshotStore:
                 return zlib.decompress(past.packed)
         return zlib.decompress(self._past[0].packed) if self._past else self.latest.message
 
-    def history(self, duration_seconds: float, after_sequence: int) -> Iterator[bytes]:
-        """Returns the serialized snapshots of the last `duration_seconds` (0: no limit) after `after_sequence`."""
-        return map(zlib.decompress, self.packed_history(duration_seconds, after_sequence))
-
     def packed_history(
         self,
         duration_seconds: float,
@@ -110,9 +106,10 @@ class SnapshotStore:
         most: int = 0,
         newest_first: bool = False,
     ) -> Iterator[bytes]:
-        """Returns the same snapshots as `history`, compressed with zlib.
+        """Returns the serialized snapshots of the last `duration_seconds`, each compressed with zlib.
 
-        Returns at most the latest `most` of those before `before_sequence`. For both arguments, 0 means no limit.
+        Their sequence numbers lie between `after_sequence` and `before_sequence`. Returns at most the latest `most` of
+        them. For all four arguments, 0 means no limit.
         """
         since = self.latest.snapshot.taken_at_seconds - duration_seconds if duration_seconds > 0 else 0.0
         found: list[bytes] = []
