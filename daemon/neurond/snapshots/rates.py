@@ -106,12 +106,8 @@ def _execution_rates(now: Process, before: Process | None) -> dict[str, object]:
         return {}
     seconds = now.measured_at_seconds - before.measured_at_seconds
     if seconds <= 0:
-        return {
-            "executions_per_second": before.executions_per_second,
-            "total_latency": before.total_latency,
-            "device_latency": before.device_latency,
-            "training_rates": before.training_rates,
-        }
+        names = "executions_per_second", "total_latency", "device_latency", "training_rates"
+        return {name: getattr(before, name) for name in names}
     return {
         "executions_per_second": _rate(_executions(before), _executions(now), seconds),
         "total_latency": _percentiles(before.total_latency_histogram, now.total_latency_histogram),
