@@ -48,7 +48,6 @@ from neurond.system.lifecycle import (
     notify_ready,
     notify_systemd,
     raise_file_limit,
-    set_log_level,
     termination_event,
     turns,
     watchdog_seconds,
@@ -197,7 +196,7 @@ class Daemon:
 
     def _apply_settings(self, before: Settings, after: Settings) -> None:
         if after.log_level != before.log_level:
-            set_log_level(after.log_level)
+            logging.getLogger().setLevel(after.log_level.upper())
         self._publisher.apply_settings(before, after)
         if (after.tls_summary, after.tls_full) != (before.tls_summary, before.tls_full):
             from neurond.access import allowed_subjects

@@ -343,15 +343,11 @@ INSTRUMENTS = (
 
 def otlp_is_installed() -> bool:
     """Whether the OpenTelemetry packages are installed. Imports none of them."""
-    return all(map(_is_installed, _PACKAGES))
+    try:
+        return all(find_spec(package) is not None for package in _PACKAGES)
+    except ImportError:  # the parent package is missing or broken
+        return False
 
 
 def otlp_not_installed_error() -> UserError:
     return UserError("--otlp-endpoint needs the OpenTelemetry SDK; install neurontools[otlp]", EXIT_USAGE)
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ImportError:  # the parent package is missing or broken
-        return False

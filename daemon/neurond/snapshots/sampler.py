@@ -124,7 +124,7 @@ class Sampler:
             else:
                 facts = self._table.facts(lease.pid, lease.attached_at_unix_seconds)
                 if lease.count:
-                    facts = facts.within(self._jobs.job_of(lease.pid, lease.attached_at_unix_seconds))
+                    facts = replace(facts, job=self._jobs.job_of(lease.pid, lease.attached_at_unix_seconds))
             records[lease.pid] = build_process(lease, facts, self._allocator.shape, now_seconds, self._interval_seconds)
         for process in found:
             record = records.get(process.pid)

@@ -517,7 +517,10 @@ def settings_from(arguments: Sequence[str]) -> Settings | None:
         write_text(f"configuration is valid: {settings.to_json()}\n")
         return None
     if given.ready_fd is not None:
-        _make_inheritable(given.ready_fd)
+        try:
+            os.set_inheritable(given.ready_fd, True)
+        except (OSError, OverflowError):
+            raise UserError(f"--ready-fd {given.ready_fd}: not an open file descriptor", EXIT_USAGE) from None
     if given.exit_with_parent:
         exit_with_parent(parent_pid)
     return replace(settings, ready_fd=given.ready_fd, exit_with_parent=given.exit_with_parent)
@@ -532,10 +535,3 @@ def _tables(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
             table, _, key = place.partition(".")
             tables.setdefault(table, {})[key] = value
     return tables
-
-
-def _make_inheritable(descriptor: int) -> None:
-    try:
-        os.set_inheritable(descriptor, True)
-    except (OSError, OverflowError):
-        raise UserError(f"--ready-fd {descriptor}: not an open file descriptor", EXIT_USAGE) from None

@@ -149,10 +149,6 @@ def configure_logging(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
-def set_log_level(level: str) -> None:
-    logging.getLogger().setLevel(level.upper())
-
-
 def is_journal() -> bool:
     """Returns whether standard error goes to systemd's journal (JOURNAL_STREAM in systemd.exec(5))."""
     try:

@@ -37,9 +37,6 @@ class ProcessFacts:
     cpu_system_seconds_total: float | None = None
     job: Job | None = None
 
-    def within(self, job: Job | None) -> ProcessFacts:
-        return self if job is None else replace(self, job=job)
-
 
 class ProcessTable:
     """Caches facts of processes by PID. Reads constant facts once, and changing facts at each `refresh`.
