@@ -255,7 +255,7 @@ class EndedFile:
 
     def __init__(self, path: str, group_id: int | None = None, most_file_bytes: int = MOST_FILE_BYTES) -> None:
         self._lines = LineFile(path, _ENDED_NAME, "what ended", group_id, most_file_bytes)
-        self.ended = []
+        self.ended: list[EndedProcess] = []
         for line in self._lines.content.splitlines():
             with contextlib.suppress(ValueError):
                 self.ended.append(decode_ended(line))

@@ -154,8 +154,9 @@ class MonitorService:
 
 
 def _device_list(request: neuron_pb2.RenderDeviceListRequest, snapshot: Snapshot) -> str:
-    is_json = request.format == neuron_pb2.RenderDeviceListRequest.FORMAT_JSON
-    render = device_list_json if is_json else partial(device_list_table, wide=request.wide, topology=request.topology)
+    render: Callable[..., str] = partial(device_list_table, wide=request.wide, topology=request.topology)
+    if request.format == neuron_pb2.RenderDeviceListRequest.FORMAT_JSON:
+        render = device_list_json
     return render(
         snapshot,
         all_processes=request.all_processes,
