@@ -121,14 +121,12 @@ def _name_for_script(script: Path) -> DeviceNameChoice:
 
 
 def _names_neuron(node: ast.AST) -> bool:
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, str) and _NATIVE.fullmatch(node.value) is not None
-    return (
-        isinstance(node, ast.Attribute)
-        and node.attr == "neuron"
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "torch"
-    )
+    match node:
+        case ast.Constant(str(text)):
+            return _NATIVE.fullmatch(text) is not None
+        case ast.Attribute(ast.Name("torch"), "neuron"):
+            return True
+    return False
 
 
 _UNKNOWN_TO_TORCH = re.compile(

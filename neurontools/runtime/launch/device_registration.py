@@ -52,14 +52,10 @@ before_report_hooks: list[Callable[[Reporter], None]] = []
 class _Hooks(_C._acc.PrivateUse1Hooks):  # type: ignore[misc]
     """The hooks that torch's C++ code calls for a PrivateUse1 device."""
 
-    def is_available(self) -> bool:
+    def is_built(self, *_: Any) -> bool:
         return True
 
-    def has_primary_context(self, _index: int) -> bool:
-        return True
-
-    def is_built(self) -> bool:
-        return True
+    is_available = has_primary_context = is_built
 
 
 class _Guard(_C._acc.DeviceGuard):  # type: ignore[misc]
@@ -162,9 +158,7 @@ def _collect(process_executor: Executor, reporter: Reporter) -> None:
 
 
 def executor() -> Executor:
-    found = _registered[2]
-    if not isinstance(found, Executor):
-        raise TypeError(found)
+    found: Executor = _registered[2]
     return found
 
 

@@ -122,7 +122,6 @@ def _patch_start_processes(environment: Mapping[str, str]) -> None:
 
 
 def _run_forked_worker(directory: str, parent_pid: int, fn: Callable[..., Any], *arguments: Any) -> Any:
-    """Runs the function of a forked worker and starts to write the worker's summary for neuron-run."""
     if os.getpid() != parent_pid:
         from neurontools.runtime.launch.summary import SummaryFile
 

@@ -24,14 +24,13 @@ from neurontools.profile import read_profile
 from neurontools.profile.chunks import SUFFIX
 from neurontools.profile.formats.outputs import worker_name, write_outputs
 from neurontools.profile.writer import ProfileStream, ProfileWriter
-from neurontools.rpc.profile_protocol import ACCEPTED, encode_failure
+from neurontools.rpc.profile_protocol import ACCEPTED, ProfileOptions, encode_failure
 from neurontools.runtime.capture.replay import replayer
 from neurontools.runtime.counting.steps import step_clock, steps
 from neurontools.runtime.profiling.recorder import ProfileConfig, ProfileRecorder
 from neurontools.runtime.profiling.ring import ring
-from neurontools.runtime.reporting.control_channel import CaptureRequest
 from neurontools.runtime.reporting.stderr_lines import write_stderr_line
-from neurontools.runtime.tensors.buffers import Core, buffers
+from neurontools.runtime.tensors.buffers import buffers
 from neurontools.runtime.tensors.device import device, worker
 from neurontools.util.errors import UserError
 from neurontools.util.units import bytes_text
@@ -50,9 +49,8 @@ class ProfileCaptures:
         self._lock = Lock()
         self._running: _Capture | None = None
 
-    def start_capture(self, request: CaptureRequest) -> None:
+    def start_capture(self, options: ProfileOptions, channel: socket.socket) -> None:
         """Starts a capture in a thread. If that is impossible, sends the client the reason."""
-        channel = request.channel
         with self._lock:
             capture = None
             if self._running is not None:
@@ -60,10 +58,13 @@ class ProfileCaptures:
             elif not device.acquired_cores:
                 _send_refusal(channel, "it has just started and has no NeuronCores yet; try again")
             else:
-                self._running = capture = _Capture(request, self._done)
-        if capture is not None and not capture.start():
-            self._done()
-            _send_refusal(channel, "the system refuses it another thread; end other processes")
+                self._running = capture = _Capture(options, channel, self._done)
+        if capture is not None:
+            try:
+                capture.thread.start()
+            except RuntimeError:
+                self._done()
+                _send_refusal(channel, "the system refuses it another thread; end other processes")
 
     def end(self) -> None:
         """Ends the running capture and sends the rest of its profile. Runs when the process ends."""
@@ -83,10 +84,10 @@ class ProfileCaptures:
 
 
 class _Capture:
-    def __init__(self, request: CaptureRequest, on_done: Callable[[], None]) -> None:
-        self.channel = request.channel
-        self._seconds = request.options.seconds
-        self._steps = request.options.steps
+    def __init__(self, options: ProfileOptions, channel: socket.socket, on_done: Callable[[], None]) -> None:
+        self.channel = channel
+        self._seconds = options.seconds
+        self._steps = options.steps
         self._on_done = on_done
         self._begun = Event()
         self._enough = Event()
@@ -94,21 +95,13 @@ class _Capture:
         self._stream: ProfileStream | None = None
         self._recorder: ProfileRecorder | None = None
         self._first_step = 0
-        self._thread = Thread(target=self._run, name="neurontools-capture", daemon=True)
-
-    def start(self) -> bool:
-        """Starts the capture's thread. Returns False if the system refuses to create a thread."""
-        try:
-            self._thread.start()
-        except RuntimeError:
-            return False
-        return True
+        self.thread = Thread(target=self._run, name="neurontools-capture", daemon=True)
 
     def end(self) -> None:
         """Ends the capture and waits at most 5 s until the profile is sent."""
         self._is_ending = True
         self._enough.set()
-        self._thread.join(_END_SECONDS)
+        self.thread.join(_END_SECONDS)
 
     def _run(self) -> None:
         try:
@@ -159,7 +152,9 @@ class _Capture:
     def _begin(self, *, is_at_step: bool) -> None:
         """Begins to record, unless a graph is partly recorded. The capture counts only complete steps."""
         with buffers.lock:
-            if self._recorder is not None or any(map(_has_pending, device.acquired_cores)):
+            if self._recorder is not None or any(
+                core.pending.signatures or replayer.is_replaying(core) for core in device.acquired_cores
+            ):
                 return
             self._stream = ProfileStream(worker.metadata())
             self._recorder = ProfileRecorder(ring, self._stream, worker.live_blocks, worker.peaks)
@@ -200,10 +195,6 @@ class _Capture:
         poll = select.poll()
         poll.register(self.channel, select.POLLIN)
         return bool(poll.poll(0))
-
-
-def _has_pending(core: Core) -> bool:
-    return bool(core.pending.signatures) or replayer.is_replaying(core)
 
 
 def _send_refusal(channel: socket.socket, reason: str) -> None:
@@ -262,7 +253,8 @@ class ProfileSession:
         if recorder is None or self._writer is None:
             return
         self._is_over = True
-        recorder.finish(_exception_name())
+        error = getattr(sys, "last_value", None)
+        recorder.finish(None if error is None else type(error).__name__)
         self._writer.close()
         if recorder.failure is not None:
             _print_line(f"incomplete: {self._path}: {recorder.failure.strerror}; free space, or give another directory")
@@ -342,8 +334,3 @@ def _parts_ns() -> tuple[int, ...]:
 
 def _print_line(text: str) -> None:
     write_stderr_line(f"neurontools: profile: {text}")
-
-
-def _exception_name() -> str | None:
-    error = getattr(sys, "last_value", None)
-    return None if error is None else type(error).__name__

@@ -165,16 +165,15 @@ class SummaryFile:
                 return
             try:
                 name = f"{self._pid}.json"
-                if not device.acquired_cores:
-                    if self._is_there:  # the file is outdated: this process gave its cores to workers
-                        with Directory.open(self._directory) as directory:
-                            directory.remove(name)
-                        self._is_there = False
-                    return
-                document = build_summary() | {"has_ended": has_ended, "failure": _failure() if has_ended else None}
                 with Directory.open(self._directory) as directory:
-                    directory.replace(name, json.dumps(document).encode(), 0o600)
-                self._is_there = True
+                    if device.acquired_cores:
+                        document = build_summary()
+                        document |= {"has_ended": has_ended, "failure": _failure() if has_ended else None}
+                        directory.replace(name, json.dumps(document).encode(), 0o600)
+                        self._is_there = True
+                    elif self._is_there:  # the file is outdated: this process gave its cores to workers
+                        directory.remove(name)
+                        self._is_there = False
             except Exception:  # no error may stop the training; the next second tries again
                 return
 

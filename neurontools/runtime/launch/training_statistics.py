@@ -95,11 +95,7 @@ hbm_growth = HbmGrowth()
 
 def watch_hbm_growth() -> None:
     """Registers a hook that records HBM in use after each optimizer step. Call it once, after count_optimizer_steps."""
-
-    def stepped(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        hbm_growth.record_step()
-
-    register_optimizer_step_post_hook(stepped)
+    register_optimizer_step_post_hook(lambda *_: hbm_growth.record_step())
 
 
 _LATEST_STEP = 4096  # later steps are not recorded: they show nothing new, and recording takes time

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from random import Random
 from threading import Event, Lock, Thread
 from typing import Any
@@ -75,21 +74,14 @@ class ControlChannel:
             os.close(self._descriptors.pop())
 
 
-@dataclass(frozen=True, slots=True)
-class CaptureRequest:
-    """A request for a profile of this process.
+class CaptureRequests:
+    """Calls `start_capture` in the control thread for each profile request. `start_capture` must not raise or block.
 
-    The profile is written to `channel`, a socket to the client. The client closes its end when it stops waiting.
+    `start_capture` receives the options and the socket to which the profile is written. The client closes its end of
+    the socket when it stops waiting.
     """
 
-    options: profile_protocol.ProfileOptions
-    channel: socket.socket
-
-
-class CaptureRequests:
-    """Calls `start_capture` in the control thread for each profile request. `start_capture` must not raise or block."""
-
-    def __init__(self, start_capture: Callable[[CaptureRequest], None]) -> None:
+    def __init__(self, start_capture: Callable[[profile_protocol.ProfileOptions, socket.socket], None]) -> None:
         self._start_capture = start_capture
 
     @property
@@ -111,11 +103,11 @@ class CaptureRequests:
             os.close(descriptor)
             return
         try:
-            request = CaptureRequest(profile_protocol.decode_forwarded_request(value), channel)
+            options = profile_protocol.decode_forwarded_request(value)
         except ValueError:
             channel.close()
             raise
-        self._start_capture(request)
+        self._start_capture(options, channel)
 
 
 class ArmedFault:

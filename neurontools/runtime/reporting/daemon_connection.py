@@ -67,11 +67,9 @@ class DaemonConnection:
             self._token = self._read_token(timeout_seconds)
             request.token = self._token
             reply = self._call("Attach", request.SerializeToString(), deadline - monotonic())
-        except RpcError as error:
-            if error.code in _REFUSAL_STATUS:
-                raise CoresUnavailable(error.details, _REFUSAL_STATUS[error.code]) from error
-            raise DaemonUnavailable(str(error)) from error
         except CallError as error:
+            if isinstance(error, RpcError) and error.code in _REFUSAL_STATUS:
+                raise CoresUnavailable(error.details, _REFUSAL_STATUS[error.code]) from error
             raise DaemonUnavailable(str(error)) from error
         except OSError as error:
             raise DaemonUnavailable(error.strerror or f"no answer within {timeout_seconds:.3g} s") from error
@@ -166,22 +164,6 @@ class Core:
     hbm_index: int | None = None  # index of the core's HBM stack on its device
 
 
-def requested_cores(request: CoreRequest) -> tuple[Core, ...]:
-    """Returns the cores of a request, with unknown fields None. For a request for all cores, returns one core."""
-    first = request.first
-    return tuple(
-        Core(local_index, None if first is None else first + local_index) for local_index in range(request.count or 1)
-    )
-
-
-def parse_granted_cores(response: neuron_pb2.AttachResponse) -> tuple[Core, ...]:
-    """Returns the cores that the daemon granted in an attach response."""
-    return tuple(
-        Core(local_index, core.neuroncore_index, core.device_index, core.hbm_bytes, core.hbm_index)
-        for local_index, core in enumerate(response.cores)
-    )
-
-
 def build_attach_request(request: CoreRequest, tag: str, runtime_version: str) -> neuron_pb2.AttachRequest:
     """Converts a request for cores to an AttachRequest message."""
     message = neuron_pb2.AttachRequest(
@@ -197,10 +179,3 @@ def build_attach_request(request: CoreRequest, tag: str, runtime_version: str) -
     else:
         message.all_cores = True
     return message
-
-
-def pin_granted_cores(request: neuron_pb2.AttachRequest, response: neuron_pb2.AttachResponse) -> None:
-    """Changes a request so that the next attach requests the cores that this response granted."""
-    request.logical_neuroncore_config = response.logical_neuroncore_config
-    request.visible_cores.first = response.cores[0].neuroncore_index
-    request.visible_cores.count = len(response.cores)

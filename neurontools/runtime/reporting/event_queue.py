@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
-from types import TracebackType
 from typing import Any
 
 from neurontools.runtime.reporting.process_counters import Outcome, ProcessCounters, StartedExecution
@@ -133,9 +132,7 @@ class Execution:
         self._started = self._model.begin(self._core)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and self.outcome is Outcome.COMPLETED:
             self.outcome = Outcome.COMPLETED_WITH_ERR
         self._model.end(self._started, self.flop, self.outcome, self._queued_seconds)

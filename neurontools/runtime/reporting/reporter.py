@@ -19,13 +19,11 @@ from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.socket_path import candidate_sockets, configured_socket, validate_socket_path
 from neurontools.runtime.reporting.control_channel import ArmedFaults, CaptureRequests, ControlChannel, LineHandler
 from neurontools.runtime.reporting.daemon_connection import (
+    Core,
     CoresUnavailable,
     DaemonConnection,
     DaemonUnavailable,
     build_attach_request,
-    parse_granted_cores,
-    pin_granted_cores,
-    requested_cores,
 )
 from neurontools.runtime.reporting.event_queue import EventQueue, LoadedModel
 from neurontools.runtime.reporting.process_counters import (
@@ -86,7 +84,8 @@ class Reporter:
         faults: ArmedFaults | None = None,
         captures: CaptureRequests | None = None,
     ) -> None:
-        self.cores = requested_cores(request)
+        first = request.first
+        self.cores = tuple(Core(i, None if first is None else first + i) for i in range(request.count or 1))
         self.instance_type: str | None = None
         self.logical_neuroncore_config = request.logical_neuroncore_config
         self.dropped_reports = 0
@@ -405,7 +404,10 @@ class Reporter:
 
     def _apply_grant(self, response: neuron_pb2.AttachResponse) -> None:
         """Stores the daemon's response: the cores, and the interval and times of reports."""
-        self.cores = parse_granted_cores(response)
+        self.cores = tuple(
+            Core(local_index, core.neuroncore_index, core.device_index, core.hbm_bytes, core.hbm_index)
+            for local_index, core in enumerate(response.cores)
+        )
         self.instance_type = response.instance_type
         self.logical_neuroncore_config = response.logical_neuroncore_config
         if isfinite(response.interval_seconds) and response.interval_seconds > 0:
@@ -415,7 +417,10 @@ class Reporter:
         is_interval_kept = self._interval_seconds == response.interval_seconds
         self._report_at_seconds = response.report_at_seconds if has_moments and is_interval_kept else None
         self._counters.core_count = len(response.cores)
-        pin_granted_cores(self._request, response)
+        # The next attach requests the same cores.
+        self._request.logical_neuroncore_config = response.logical_neuroncore_config
+        self._request.visible_cores.first = response.cores[0].neuroncore_index
+        self._request.visible_cores.count = len(response.cores)
 
     def _warn_once(self, topic: str, text: str) -> None:
         """Writes a warning to standard error, once for each topic."""
