@@ -38,20 +38,20 @@ is_installing = False
 """Set while install_runtime imports torch, so that torch's entry point leaves the device to it."""
 _DIRECTORY = str(Path(__file__).parents[1] / "torch_xla_modules")
 
-_ONE_PROCESS_A_CORE = "one process a NeuronCore (torchrun) with xm.all_reduce"
+_ONE_PROCESS_PER_CORE = "one process per NeuronCore (torchrun) with xm.all_reduce"
 _ALTERNATIVES = {
     "torch_xla.distributed.fsdp": "XlaFullyShardedDataParallel, or torch.nn.parallel.DistributedDataParallel",
     "torch_xla.distributed.spmd.xla_distribute": "the device name neuron (NEURONTOOLS_DEVICE=neuron)",
-    "torch_xla.distributed.spmd": _ONE_PROCESS_A_CORE,
+    "torch_xla.distributed.spmd": _ONE_PROCESS_PER_CORE,
     "torch_xla.experimental.spmd_fully_sharded_data_parallel": "XlaFullyShardedDataParallel",
-    "torch_xla.experimental.spmd": _ONE_PROCESS_A_CORE,
-    "torch_xla.experimental.xla_sharding": _ONE_PROCESS_A_CORE,
+    "torch_xla.experimental.spmd": _ONE_PROCESS_PER_CORE,
+    "torch_xla.experimental.xla_sharding": _ONE_PROCESS_PER_CORE,
     "torch_xla.experimental.custom_kernel": "torch.library operators with a CPU kernel instead of Pallas",
     "torch_xla.experimental.pjrt": "torch_xla.runtime",
     "torch_xla.eager_mode": "torch_xla.experimental.eager_mode",
     "torch_xla._internal": "torch_xla.runtime",
     "torch_xla._XLAC": "the Python functions of torch_xla.core.xla_model",
-    "torch_xla.runtime.use_spmd": _ONE_PROCESS_A_CORE,
+    "torch_xla.runtime.use_spmd": _ONE_PROCESS_PER_CORE,
     "torch_xla.stablehlo": "torch.export on the CPU",
     "torch_xla.utils.dlpack": "tensor.cpu() and torch.utils.dlpack",
     "torch_xla.core.xla_builder": "torch.library operators with a CPU kernel",
@@ -79,6 +79,7 @@ _ALIASES = {
     "torch_xla.core.xla_env_vars": "torch_xla.core",
     "torch_xla.distributed.fsdp.state_dict_utils": "torch_xla.distributed.fsdp",
     "torch_xla.distributed.fsdp.utils": "torch_xla.distributed.fsdp",
+    "torch_xla.distributed.fsdp.wrap": "torch_xla.distributed.fsdp.xla_fully_sharded_data_parallel",
     "torch_xla.experimental.pjrt_backend": "torch_xla.distributed.xla_backend",
     "torch_xla.experimental.scan_layers": "torch_xla.experimental.scan",
     "torch_xla.test.test_utils": "torch_xla.test",
@@ -88,33 +89,31 @@ _ALIASES = {
     "neuronx_distributed.utils.model_utils": "neuronx_distributed.utils",
 }
 """Second import paths of stand-in modules."""
-IMPORTABLE_MODULES = frozenset(
-    (
-        "torch_xla.core.dynamo_bridge",
-        "torch_xla.core.xla_builder",
-        "torch_xla.core.xla_op_registry",
-        "torch_xla.distributed.spmd",
-        "torch_xla.distributed.spmd.xla_sharding",
-        "torch_xla.distributed.xla_dist",
-        "torch_xla.experimental.custom_kernel",
-        "torch_xla.experimental.distributed_checkpoint",
-        "torch_xla.experimental.spmd_fully_sharded_data_parallel",
-        "torch_xla.experimental.tpu",
-        "torch_xla.experimental.xla_sharding",
-        "torch_xla.stablehlo",
-        "torch_xla.utils.dlpack",
-        "torch_neuronx.distributed",
-        "torch_neuronx.distributed.fsdp_mics",
-        "torch_neuronx.optimizers",
-        "neuronx_distributed.lightning",
-        "neuronx_distributed.modules",
-        "neuronx_distributed.pipeline",
-        "neuronx_distributed.pipeline.model",
-        "neuronx_distributed.quantization",
-        "neuronx_distributed.trace",
-        "neuronx_distributed.trainer",
-    )
-)
+IMPORTABLE_MODULES = {
+    "torch_xla.core.dynamo_bridge",
+    "torch_xla.core.xla_builder",
+    "torch_xla.core.xla_op_registry",
+    "torch_xla.distributed.spmd",
+    "torch_xla.distributed.spmd.xla_sharding",
+    "torch_xla.distributed.xla_dist",
+    "torch_xla.experimental.custom_kernel",
+    "torch_xla.experimental.distributed_checkpoint",
+    "torch_xla.experimental.spmd_fully_sharded_data_parallel",
+    "torch_xla.experimental.tpu",
+    "torch_xla.experimental.xla_sharding",
+    "torch_xla.stablehlo",
+    "torch_xla.utils.dlpack",
+    "torch_neuronx.distributed",
+    "torch_neuronx.distributed.fsdp_mics",
+    "torch_neuronx.optimizers",
+    "neuronx_distributed.lightning",
+    "neuronx_distributed.modules",
+    "neuronx_distributed.pipeline",
+    "neuronx_distributed.pipeline.model",
+    "neuronx_distributed.quantization",
+    "neuronx_distributed.trace",
+    "neuronx_distributed.trainer",
+}
 """Unsupported modules that scripts can import, because scripts import more modules than they use."""
 
 

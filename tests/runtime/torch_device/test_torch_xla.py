@@ -102,7 +102,7 @@ def test_syncfree_optimizers_skip_overflowed_steps(xm: Any) -> None:
 
 
 INSTEAD = {
-    "torch_xla.distributed.spmd": "use one process a NeuronCore (torchrun) with xm.all_reduce",
+    "torch_xla.distributed.spmd": "use one process per NeuronCore (torchrun) with xm.all_reduce",
     "torch_xla.stablehlo": "use torch.export on the CPU",
     "neuronx_distributed.pipeline": "use tensor and data parallelism",
 }

@@ -3,8 +3,6 @@
 Not supported: pipeline, expert and context parallelism, quantized layers, LoRA, `trainer`, tracing for inference.
 """
 
-from __future__ import annotations
-
 import torch_xla  # noqa: F401  (the original imports it too)
 
 from neurontools.runtime.launch.import_hook import VERSIONS

@@ -13,7 +13,7 @@ from neurontools.runtime.torch_device.profiler import profile_of
 
 
 class ProfileMode(Enum):
-    """What a profile records. Here every profile records DEVICE and RUNTIME; the other modes have no effect."""
+    """A kind of events in a profile. Here every profile records DEVICE and RUNTIME; the other modes have no effect."""
 
     DEVICE = "device"
     RUNTIME = "runtime"

@@ -79,7 +79,6 @@ def is_spmd() -> bool:
 
 
 def is_bf16_supported() -> bool:
-    """Returns True: the device supports bfloat16."""
     return True
 
 

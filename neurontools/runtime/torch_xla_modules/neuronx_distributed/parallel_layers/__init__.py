@@ -1,7 +1,5 @@
 """neuronx_distributed.parallel_layers: layers whose weights are sharded among ranks."""
 
-from __future__ import annotations
-
 from ..utils import move_model_to_device as move_model_to_device
 from . import parallel_state as parallel_state
 from .grads import clip_grad_norm as clip_grad_norm

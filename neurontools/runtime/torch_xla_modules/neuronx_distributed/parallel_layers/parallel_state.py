@@ -52,8 +52,8 @@ def initialize_model_parallel(
     size = xm.xrt_world_size()
     if tensor_model_parallel_size < 1 or size % tensor_model_parallel_size:
         raise ValueError(
-            f"tensor_model_parallel_size={tensor_model_parallel_size}: {size} rank(s) can't be divided so; give a "
-            "divisor"
+            f"tensor_model_parallel_size={tensor_model_parallel_size}: {size} rank(s) can't be divided evenly by this; "
+            "give a divisor"
         )
     _state = _State(tensor_model_parallel_size, size)
 

@@ -22,8 +22,7 @@ class AdamW_FP32OptimParams(torch.optim.AdamW):  # noqa: N801
                 loss = closure()
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._step(parameter, group)
+                self._step(parameter, group)
         return loss
 
     def _step(self, parameter: Tensor, group: dict[str, Any]) -> None:

@@ -182,7 +182,6 @@ def get_ordinal(defval: int = 0) -> int:
 
 
 def get_local_ordinal(defval: int = 0) -> int:
-    """Returns the local rank of this process on its host."""
     return runtime.local_ordinal()
 
 
@@ -307,7 +306,7 @@ def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: 
 def send_cpu_data_to_device(datas: Any, device: Any, input_sharding: Any = None) -> Any:
     """Moves the CPU tensors of nested data to a device. Returns a list for a single tensor, as torch_xla does."""
     if input_sharding is not None:
-        raise NotImplementedError("input_sharding needs SPMD, which is not here; use one process a NeuronCore")
+        raise NotImplementedError("input_sharding needs SPMD, which is not here; use one process per NeuronCore")
     return to_device([datas] if isinstance(datas, Tensor) else datas, device)
 
 
@@ -349,7 +348,6 @@ class RateTracker:
         return self._rate
 
     def global_rate(self) -> float:
-        """Returns samples per second since this tracker was created."""
         elapsed = time.monotonic() - self._began_seconds
         return (self._before + self._count) / elapsed if elapsed > 0 else 0.0
 

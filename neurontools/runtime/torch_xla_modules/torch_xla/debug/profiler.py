@@ -74,7 +74,7 @@ def trace(
     port = service_addr.rpartition(":")[2]
     if not (port.isdigit() and int(port) in _ports):
         raise RuntimeError(
-            f"{service_addr}: this process has started no profile server there, and those of others are not reached; "
+            f"{service_addr}: this process has started no profile server there, and can't profile other processes; "
             "call trace_detached in the training, or start_trace and stop_trace, or run neuron-run --profile DIR"
         )
     time.sleep(delay_ms / 1e3)

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,14 +23,23 @@ _END = object()
 _LONGEST_END_SECONDS = 30.0  # how long `close` waits for a thread that is still fetching a batch
 
 
+@contextmanager
+def _input_wait() -> Iterator[None]:
+    entry = step_clock.open(INPUT, time.perf_counter())
+    try:
+        yield
+    finally:
+        step_clock.close(entry, time.perf_counter())
+
+
 class _Batches:
     """The batches of one pass over the loader, which a thread fetches. `close` ends the thread."""
 
-    def __init__(self, iterator: Iterator[Any], device: Any, sizes: tuple[int, int], batch_dim: int) -> None:
+    def __init__(self, iterator: Iterator[Any], device: Any, queue_size: int, batch_dim: int) -> None:
         self._iterator = iterator
         self._device = device
         self._batch_dim = batch_dim
-        self._queue: queue.Queue[Any] = queue.Queue(max(1, sizes[1]))
+        self._queue: queue.Queue[Any] = queue.Queue(max(1, queue_size))
         self._is_open = True
         self._thread = threading.Thread(target=self._fetch, name="ParallelLoader", daemon=True)
         self._thread.start()
@@ -58,11 +68,8 @@ class _Batches:
 
     def next(self) -> Any:
         """Returns the next batch and its number of samples; _END after the last batch. Raises the loader's error."""
-        entry = step_clock.open(INPUT, time.perf_counter())
-        try:
+        with _input_wait():
             item = self._queue.get()
-        finally:
-            step_clock.close(entry, time.perf_counter())
         if isinstance(item, BaseException):
             raise item
         return item
@@ -86,11 +93,8 @@ class _BatchesInStep:
 
     def next(self) -> Any:
         """Returns the next batch and its number of samples; _END after the last batch. Raises the loader's error."""
-        entry = step_clock.open(INPUT, time.perf_counter())
-        try:
+        with _input_wait():
             item = next(self._iterator, _END)
-        finally:
-            step_clock.close(entry, time.perf_counter())
         if item is _END:
             return _END
         return xm.to_device(item, self._device), _samples(item, self._batch_dim)
@@ -166,14 +170,14 @@ class ParallelLoader:
         input_sharding: Any = None,
     ) -> None:
         if input_sharding is not None:
-            raise NotImplementedError("input_sharding needs SPMD, which is not here; use one process a NeuronCore")
+            raise NotImplementedError("input_sharding needs SPMD, which is not here; use one process per NeuronCore")
         if len(devices) != 1:
-            raise NotImplementedError("a ParallelLoader of several devices is not here; use one process a NeuronCore")
+            raise NotImplementedError("a ParallelLoader of several devices is not here; use one process per NeuronCore")
         self._cpu_loader = cpu_loader
         self._devices = [torch.device(d) for d in devices]
         self._batch_dim = batchdim
         self.batches_per_execution = batches_per_execution
-        self._sizes = (loader_prefetch_size, min(device_prefetch_size, 2))
+        self._queue_size = min(device_prefetch_size, 2)
         self._open: list[_Batches | _BatchesInStep] = []
 
     def __len__(self) -> int:
@@ -190,7 +194,7 @@ class ParallelLoader:
         if hasattr(self._cpu_loader, "end_of_dataloader"):
             batches = _BatchesInStep(iterator, device, self._batch_dim)
         else:
-            batches = _Batches(iterator, device, self._sizes, self._batch_dim)
+            batches = _Batches(iterator, device, self._queue_size, self._batch_dim)
         self._open.append(batches)
         return batches
 

@@ -80,13 +80,13 @@ class ZeroRedundancyOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         _share_settings(self.param_groups, self.base_optimizer.param_groups)
-        stepped = [(whole, part) for whole, part in self._pairs() if whole.grad is not None]
-        for whole, part in stepped:
-            part.grad = self._reduced(whole.grad)
+        stepped = [(whole, part, whole.grad) for whole, part in self._pairs() if whole.grad is not None]
+        for _, part, gradient in stepped:
+            part.grad = self._reduced(gradient)
         if self.grad_clipping:
             self._clip_grad_norm(self.max_norm)
         self.base_optimizer.step(**keywords)
-        for whole, part in stepped:
+        for whole, part, _ in stepped:
             part.grad = None
             gathered = xm.all_gather(part.detach().to(whole.dtype), groups=self.sharding_groups)
             whole.copy_(gathered.narrow(0, 0, max(1, whole.dim() and len(whole))).reshape(whole.shape))
@@ -98,7 +98,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         return {**super().state_dict(), "base_state": self.base_optimizer.state_dict()["state"]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads what `state_dict` of the same rank returned, and shards the parameters again."""
+        """Loads a result of `state_dict` of the same rank, and shards the parameters again."""
         settings = {key: value for key, value in state_dict.items() if key != "base_state"}
         super().load_state_dict(settings)
         self.init_zero()
@@ -120,9 +120,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         missing = -len(rows) % self.local_world_size
         return torch.nn.functional.pad(rows, [0, 0] * (rows.dim() - 1) + [0, missing]) if missing else rows
 
-    def _reduced(self, gradient: Tensor | None) -> Tensor:
-        if gradient is None:
-            raise RuntimeError("a parameter without a gradient is not stepped")
+    def _reduced(self, gradient: Tensor) -> Tensor:
         size = self.local_world_size
         part = xm.reduce_scatter(
             xm.REDUCE_SUM, self._padded(gradient), 1.0 / size, 0, size, groups=self.sharding_groups
@@ -145,8 +143,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         squares = xm.all_reduce(xm.REDUCE_SUM, squares, groups=self.sharding_groups)
         if self.grad_norm_groups is not None:
             squares = xm.all_reduce(xm.REDUCE_SUM, squares, groups=self.grad_norm_groups)
-        norm: Tensor = squares.sqrt()
-        return norm
+        return squares.sqrt()
 
     def _clip_grad_norm(self, max_norm: float, norm_type: float = 2.0) -> None:
         """Scales the gradients of the shards; AWS's samples override this."""

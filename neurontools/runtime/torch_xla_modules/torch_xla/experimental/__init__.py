@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from neurontools.runtime.tensors.device import device as _device
+
+from .. import compile as compile  # noqa: A004  (the name of torch_xla)
 
 
 def eager_mode(enable: bool) -> None:
@@ -16,10 +15,3 @@ def eager_mode(enable: bool) -> None:
 
 def is_eager_mode() -> bool:
     return _device.eager
-
-
-def compile(f: Callable[..., Any] | None = None, **options: Any) -> Any:  # noqa: A001  (the name of torch_xla)
-    """Like torch_xla.compile. Creates one graph in eager mode too."""
-    import torch_xla
-
-    return torch_xla.compile(f, **options)

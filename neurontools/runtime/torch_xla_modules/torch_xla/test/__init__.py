@@ -10,8 +10,6 @@ from typing import Any
 from ..core import xla_model as xm
 from ..debug import metrics as met
 
-_Texts = list[str]
-
 
 def now(format: str = "%H:%M:%S") -> str:  # noqa: A002  (the name of torch_xla)
     return datetime.now().astimezone().strftime(format)
@@ -38,7 +36,7 @@ def print_test_update(device: Any, accuracy: float | None, epoch: int | None = N
     _print("Test", device, [f"{name}={value}" for name, value in values.items() if value is not None])
 
 
-def _print(label: str, device: Any, parts: _Texts) -> None:
+def _print(label: str, device: Any, parts: list[str]) -> None:
     print("|", label, f"Device={device}/{xm.get_ordinal()}", *parts, f"Time={now()}", flush=True)
 
 

@@ -11,14 +11,6 @@ from typing import Any
 import torch.utils.checkpoint
 
 
-def checkpoint(
-    function: Callable[..., Any],
-    *args: Any,
-    use_reentrant: bool = True,
-    preserve_rng_state: bool = True,
-    **kwargs: Any,
-) -> Any:
+def checkpoint(function: Callable[..., Any], *args: Any, use_reentrant: bool = True, **kwargs: Any) -> Any:
     """Calls a function and recomputes its activations in backward; reentrant by default, as in torch_xla."""
-    return torch.utils.checkpoint.checkpoint(
-        function, *args, use_reentrant=use_reentrant, preserve_rng_state=preserve_rng_state, **kwargs
-    )
+    return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=use_reentrant, **kwargs)

@@ -1,4 +1,9 @@
-"""XlaFullyShardedDataParallel: parameters, gradients and optimizer state sharded among the ranks."""
+"""XlaFullyShardedDataParallel: parameters, gradients and optimizer state sharded among the ranks.
+
+This module also holds the policies of torch_xla.distributed.fsdp.wrap, which choose the submodules to wrap. With
+`recurse`, `policy(module, recurse, count)` returns whether to recurse into the submodules. Without `recurse`, it
+returns whether to wrap the module. `count` is the number of the module's parameter elements that are not wrapped yet.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,8 @@ from torch.utils._pytree import tree_map
 from neurontools.runtime.execution.gloo import ensure_world, group_size, join_subgroup, rank_in_group
 
 from ...core import xla_model as xm
-from .wrap import wrap_submodules
+
+Policy = Callable[..., bool]
 
 
 @dataclass(frozen=True)
@@ -119,23 +125,15 @@ def replace_with_gathered(module: Module, found: dict[str, GatheredParameter]) -
             "outside of the wrapped module"
         )
     kind: Any = type(module)
-    members: dict[str, Any] = {
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__doc__": kind.__doc__,
-    }
+    members: dict[str, Any] = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     for name, parameter in found.items():
         module._parameters.pop(name)
-        members[name] = property(_getter(parameter))
+        members[name] = property(lambda _module, parameter=parameter: parameter.value)
     module.__class__ = type(kind.__name__, (kind,), members)
 
 
-def _getter(parameter: GatheredParameter) -> Callable[[Module], Tensor]:
-    return lambda _module: parameter.value
-
-
 class _SavedView:
-    """What autograd saves instead of a view of a gathered parameter. Backward gathers the parameter again."""
+    """Saved by autograd instead of a view of a gathered parameter. Backward gathers the parameter again."""
 
     def __init__(self, parameter: GatheredParameter, tensor: Tensor) -> None:
         self.parameter = parameter
@@ -181,6 +179,52 @@ def clip_gradients(
     return total
 
 
+def always_wrap_policy(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def transformer_auto_wrap_policy(
+    module: Module,
+    recurse: bool,
+    unwrapped_params: int = 0,
+    transformer_layer_cls: Any = (),
+    nonwrapped_numel: int = 0,
+) -> bool:
+    """Wraps the layers of a transformer, by their classes."""
+    return recurse or isinstance(module, tuple(transformer_layer_cls))
+
+
+def size_based_auto_wrap_policy(
+    module: Module,
+    recurse: bool,
+    unwrapped_params: int = 0,
+    min_num_params: int = int(1e8),
+    force_leaf_modules: Any = None,
+    exclude_wrap_modules: Any = None,
+    nonwrapped_numel: int = 0,
+) -> bool:
+    """Wraps modules with at least `min_num_params` unwrapped parameter elements, except containers of modules."""
+    count = max(unwrapped_params, nonwrapped_numel)
+    leaves = tuple(force_leaf_modules or (torch.nn.MultiheadAttention,))
+    excluded = tuple(exclude_wrap_modules or (torch.nn.ModuleList, torch.nn.ModuleDict))
+    if recurse:
+        return count >= min_num_params and not isinstance(module, leaves)
+    return count >= min_num_params and not isinstance(module, excluded)
+
+
+def wrap_submodules(module: Module, policy: Policy, wrapper: Callable[[Module], Module]) -> None:
+    """Wraps the submodules that a policy chooses, innermost first."""
+    for name, part in module.named_children():
+        if policy(part, True, _count(part)):
+            wrap_submodules(part, policy, wrapper)
+            if policy(part, False, _count(part)):
+                setattr(module, name, wrapper(part))
+
+
+def _count(module: Module) -> int:
+    return sum(p.numel() for p in module.parameters() if not hasattr(p, "_fsdp_shard_of"))
+
+
 _SEPARATOR = "_FSDP_SHARD_SEPARATOR_"
 _FOR_THE_COMPILER = {
     "flatten_parameters_on_cpu",
@@ -201,7 +245,7 @@ _FOR_THE_COMPILER = {
 """Keywords of torch_xla that do not change the results and are ignored."""
 
 
-class XlaFullyShardedDataParallel(torch.nn.Module):
+class XlaFullyShardedDataParallel(Module):
     """Wraps a module for fully sharded training; its parameters must be the same on all ranks.
 
     Each rank keeps a shard of each parameter, and `parameters()` returns the shards: create the optimizer after
@@ -213,11 +257,11 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
 
     def __init__(
         self,
-        module: torch.nn.Module,
+        module: Module,
         reshard_after_forward: bool = True,
         flatten_parameters: bool = False,
         auto_wrap_policy: Callable[..., bool] | None = None,
-        auto_wrapper_callable: Callable[..., torch.nn.Module] | None = None,
+        auto_wrapper_callable: Callable[..., Module] | None = None,
         compute_dtype: torch.dtype | None = None,
         buffer_dtype: torch.dtype | None = None,
         fp32_reduce_scatter: bool = False,
@@ -266,7 +310,7 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
                 buffer.data = buffer.data.to(buffer_dtype)
         self.to(xm.xla_device())
 
-    def _shard_parameters(self, module: torch.nn.Module, keeps_rows: bool) -> None:
+    def _shard_parameters(self, module: Module, keeps_rows: bool) -> None:
         """Shards the parameters that are not wrapped yet; a parameter of several modules stays tied."""
         parameters: dict[int, GatheredParameter] = {}
         for path, owner in module.named_modules():
@@ -298,11 +342,10 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
         return result
 
     @property
-    def module(self) -> torch.nn.Module:
+    def module(self) -> Module:
         return self._fsdp_wrapped_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the wrapped module with full parameters."""
         if self.compute_dtype is not None:
             args, kwargs = tree_map(self._in_compute_dtype, (args, kwargs))
         with self._whole_parameters():
@@ -331,7 +374,6 @@ class XlaFullyShardedDataParallel(torch.nn.Module):
             return getattr(super().__getattr__("_fsdp_wrapped_module"), name)
 
     def __getitem__(self, key: Any) -> Any:
-        """Returns an element of the wrapped module, which must be a container."""
         wrapped: Any = self._fsdp_wrapped_module
         return wrapped[key]
 
