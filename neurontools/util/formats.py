@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 Row = TypeVar("Row")
+Record = TypeVar("Record")
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
@@ -74,6 +75,13 @@ def encode_go_json(value: JsonValue, indent: str = "    ", margin: str = "\n") -
 
 # Spreadsheets evaluate a cell that starts with one of these as a formula. The last four are full-width forms.
 _FORMULA_SIGNS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+
+
+def copy_fields(kind: type[Record], /, *sources: object, **changed: object) -> Record:
+    """Builds a dataclass from `changed`, and from the attributes with the same names of the first source with them."""
+    names = [field.name for field in fields(kind) if field.name not in changed]  # type: ignore[arg-type]
+    copied = {name: getattr(source, name) for source in reversed(sources) for name in names if hasattr(source, name)}
+    return kind(**copied, **changed)
 
 
 def csv_line(cells: Iterable[object]) -> str:

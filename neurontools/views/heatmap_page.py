@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 
@@ -11,14 +10,12 @@ from neurontools.model import LogicalNeuronCore
 from neurontools.util import units
 from neurontools.views.drawing.core_grid import owner_text
 from neurontools.views.drawing.glyphs import Glyphs
-from neurontools.views.drawing.lines import LOADS, SELECTED, Line, Run, TextPage, fit, load_style, styled
+from neurontools.views.drawing.lines import LOADS, SELECTED, Line, Run, TextPage, append_run, fit, load_style, styled
 from neurontools.views.drawing.plots import (
     backfill_text,
     clock_line,
     event_line,
-    event_mark,
-    event_severities,
-    event_style,
+    event_marks,
     scale_cells,
     time_axis,
     window_text,
@@ -32,13 +29,17 @@ def heatmap_page(context: RenderContext, width: int, height: int) -> TextPage:
     """Draws the heat map: a line for each core of the current tab, with one cell per time interval."""
     cores = shown_cores(context)
     about = backfill_text(context) or context.key_hint("l: ") + window_text(context.window_seconds)
-    page = TextPage([heading(context, _page_title(context, len(cores)), width, about), _legend_line(context, width)])
+    process_part = "" if context.pid is None else f" of PID {context.pid}"
+    title = f"Utilization of {len(cores)} NeuronCore{'s' * (len(cores) != 1)}{process_part} over time"
+    page = TextPage([heading(context, title, width, about), _legend_line(context, width)])
     axis = time_axis(context, width)
     if axis is None or context.series is None:
         page.add_lines(fit(((f"  {backfill_text(context) or 'no history yet'}", "dim"),), width))
         return page
     foot = [event_line(context, axis, width), clock_line(context, axis, width)] if height >= _LEAST_FOOT_HEIGHT else []
-    stretches = _cell_runs(context.series.core_steps(axis))
+    # Each time interval, with the number of adjacent cells that show it.
+    intervals = groupby(context.series.core_steps(axis), key=id)
+    stretches = [(same[0], len(same)) for _, group in intervals if (same := list(group))]
     room = max(1, height - len(page.lines) - len(foot))
     cursor = min(context.cursor, max(0, len(cores) - 1))
     top = visible_top(cursor, context.top, room, len(cores))
@@ -73,11 +74,6 @@ def core_entries(context: RenderContext) -> list[SearchEntry]:
     ]
 
 
-def _page_title(context: RenderContext, count: int) -> str:
-    process_part = "" if context.pid is None else f" of PID {context.pid}"
-    return f"Utilization of {count} NeuronCore{'' if count == 1 else 's'}{process_part} over time"
-
-
 def _legend_line(context: RenderContext, width: int) -> Line:
     glyphs = context.glyphs
     runs: list[Run] = [(" free ", "dim"), (glyphs.free, "dim"), ("  held and idle ", "dim"), (glyphs.held, "held")]
@@ -88,22 +84,10 @@ def _legend_line(context: RenderContext, width: int) -> Line:
     return fit(runs, width)
 
 
-@dataclass(frozen=True, slots=True)
-class _CellRun:
-    """Adjacent cells of the heat map that show the same time interval."""
-
-    step: CoreStep | None
-    cells: int
-
-
-def _cell_runs(steps: list[CoreStep | None]) -> list[_CellRun]:
-    return [_CellRun(same[0], len(same)) for _, group in groupby(steps, key=id) if (same := list(group))]
-
-
 def _core_line(
     context: RenderContext,
     core: LogicalNeuronCore,
-    stretches: list[_CellRun],
+    stretches: list[tuple[CoreStep | None, int]],
     axis: TimeAxis,
     width: int,
     *,
@@ -116,21 +100,15 @@ def _core_line(
     name = f" {device:<6}NC {core.index:<4}{latest:>5} "
     if left < len(name):
         name = f" NC {core.index}"
-    runs: list[Run] = [(f"{name:<{left}}"[:left], "label" if is_first else "dim")]
     by_value = _value_cells(context.glyphs, context.thresholds.idle_below_ratio)
-    text, style = "", ""
-    for stretch in stretches:
-        glyph, cell_style = _step_cell(context.glyphs, by_value, stretch.step, first, count)
-        if cell_style != style:
-            if text:
-                runs.append((text, style))
-            text, style = "", cell_style
-        text += glyph * stretch.cells
-    runs.append((text, style))
+    runs: list[Run] = []
+    for step, cells in stretches:
+        glyph, style = _step_cell(context.glyphs, by_value, step, first, count)
+        append_run(runs, glyph * cells, style)
     own = tuple(event for event in context.events if event.core_index == core.index)
-    for position, severity in event_severities(own, axis).items() if own else ():
-        runs = _replace_cell(runs, left + position, (event_mark(context.glyphs, severity), event_style(severity)))
-    return fit(runs, width)
+    for position, mark in event_marks(own, axis, context.glyphs).items() if own else ():
+        runs = _replace_cell(runs, position, mark)
+    return fit(((f"{name:<{left}}"[:left], "label" if is_first else "dim"), *runs), width)
 
 
 def _replace_cell(runs: list[Run], at: int, one: Run) -> list[Run]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -12,11 +12,12 @@ from neurontools.model.health import Verdict
 from neurontools.util import units
 from neurontools.util.formats import json_text
 from neurontools.util.terminal import cell_width, escape_controls, excerpt
-from neurontools.util.units import date_text, mean_known, ranges_text, rfc3339_text
-from neurontools.views.drawing.figures import Figures, ProcessFigures, sum_known_floats
+from neurontools.util.units import date_text, mean_known, ranges_text, rfc3339_text, sum_known
+from neurontools.views.drawing.figures import Figures, ProcessFigures, weighted_mean
 
 ComparedValue = float | int | str | None
 ProcessTest = Callable[[ProcessFigures], bool]
+ComparedJob = Sequence[ProcessFigures]  # the processes of a job in one snapshot
 SCHEMA_VERSION = 1
 NOISE_RATIO = 0.05  # the table leaves out relative changes up to this size
 _NOISE_POINTS = 0.01  # the table leaves out smaller absolute changes of values that are ratios, such as utilization
@@ -47,13 +48,6 @@ class ComparedQuantity:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedJob:
-    """A job in one snapshot, with the figures of its processes."""
-
-    processes: tuple[ProcessFigures, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceState:
     """A device in one snapshot, with its health verdict and all figures of the snapshot."""
 
@@ -78,22 +72,10 @@ def _bytes_text(value: float | None) -> str:
     return units.bytes_text(None if value is None else round(value))
 
 
-def _maximum_of_known(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
-
-
 _PERCENT, _FLOPS = _value_text(units.percent_text), _value_text(units.flops_text)
-
-
 _SECONDS, _SIZE = _value_text(units.duration_text), _value_text(_bytes_text)
-
-
 _A_SECOND, _NUMBER = _value_text(_rate_text), _value_text(_count_text)
-
-
 UTILIZATION = ComparedQuantity("utilization_ratio", "utilization", Aggregate.MEAN, _PERCENT)
-
-
 FLOPS = ComparedQuantity("flops_per_second", "FLOPS", Aggregate.MEAN, _FLOPS)
 
 
@@ -115,23 +97,8 @@ HOST_QUANTITIES: dict[ComparedQuantity, Callable[[Figures], ComparedValue]] = {
 }
 
 
-def _job_cores_text(holder: ComparedJob) -> str:
-    return ranges_text(index for each in holder.processes for index in each.process.neuroncore_indices) or units.UNKNOWN
-
-
-def _job_mfu(holder: ComparedJob) -> float | None:
-    """Returns the mean MFU of a job's processes, weighted by their cores; all cores of a host have the same peak."""
-    weighted = [(each.mfu_ratio, each.core_count) for each in holder.processes if each.mfu_ratio is not None]
-    cores = sum(count for _, count in weighted)
-    return sum(ratio * count for ratio, count in weighted) / cores if cores else None
-
-
-def _job_utilization(holder: ComparedJob) -> float | None:
-    weighted = [
-        (each.utilization_ratio, each.core_count) for each in holder.processes if each.utilization_ratio is not None
-    ]
-    cores = sum(count for _, count in weighted)
-    return sum(ratio * count for ratio, count in weighted) / cores if cores else None
+def _job_cores_text(job: ComparedJob) -> str:
+    return ranges_text(index for each in job for index in each.process.neuroncore_indices) or units.UNKNOWN
 
 
 def _step_rate(each: ProcessFigures) -> float | None:
@@ -145,46 +112,48 @@ def _collective_ratio(each: ProcessFigures) -> float | None:
 
 
 def _latency_reader(quantile: str) -> Callable[[ComparedJob], ComparedValue]:
-    def read(holder: ComparedJob) -> ComparedValue:
-        latencies = [each.process.total_latency for each in holder.processes]
-        return _maximum_of_known(
-            getattr(latency, f"{quantile}_seconds") for latency in latencies if latency is not None
-        )
+    def read(job: ComparedJob) -> ComparedValue:
+        latencies = [each.process.total_latency for each in job]
+        return max((getattr(each, f"{quantile}_seconds") for each in latencies if each is not None), default=None)
 
     return read
 
 
+def _sum_reader(name: str) -> Callable[[ComparedJob], ComparedValue]:
+    return lambda job: sum_known(getattr(each, name) for each in job)
+
+
+def _mean_reader(name: str) -> Callable[[ComparedJob], ComparedValue]:
+    """Returns a function that reads the mean of a ratio over a job's processes, weighted by their cores.
+
+    All cores of a host have the same peak FLOPS, so this mean of the MFU is the MFU of the job.
+    """
+    return lambda job: weighted_mean((getattr(each, name), each.core_count) for each in job)
+
+
 JOB_QUANTITIES: dict[ComparedQuantity, Callable[[ComparedJob], ComparedValue]] = {
-    ComparedQuantity("process_count", "processes", Aggregate.PEAK, _NUMBER, is_count=True): lambda holder: len(
-        holder.processes
-    ),
+    ComparedQuantity("process_count", "processes", Aggregate.PEAK, _NUMBER, is_count=True): len,
     ComparedQuantity("neuroncores", "NeuronCores", Aggregate.LAST, _value_text(str)): _job_cores_text,
-    UTILIZATION: _job_utilization,
-    FLOPS: lambda holder: sum_known_floats(each.flops_per_second for each in holder.processes),
-    ComparedQuantity("mfu_ratio", "MFU", Aggregate.MEAN, _PERCENT): _job_mfu,
-    ComparedQuantity("steps_per_second", "steps", Aggregate.MEAN, _A_SECOND): lambda holder: mean_known(
-        map(_step_rate, holder.processes)
+    UTILIZATION: _mean_reader("utilization_ratio"),
+    FLOPS: _sum_reader("flops_per_second"),
+    ComparedQuantity("mfu_ratio", "MFU", Aggregate.MEAN, _PERCENT): _mean_reader("mfu_ratio"),
+    ComparedQuantity("steps_per_second", "steps", Aggregate.MEAN, _A_SECOND): lambda job: mean_known(
+        map(_step_rate, job)
     ),
-    ComparedQuantity("executions_per_second", "executions", Aggregate.MEAN, _A_SECOND): lambda holder: sum_known_floats(
-        each.process.executions_per_second for each in holder.processes
+    ComparedQuantity("executions_per_second", "executions", Aggregate.MEAN, _A_SECOND): lambda job: sum_known(
+        each.process.executions_per_second for each in job
     ),
-    ComparedQuantity("collective_ratio", "time in collectives", Aggregate.MEAN, _PERCENT): lambda holder: mean_known(
-        map(_collective_ratio, holder.processes)
+    ComparedQuantity("collective_ratio", "time in collectives", Aggregate.MEAN, _PERCENT): lambda job: mean_known(
+        map(_collective_ratio, job)
     ),
     ComparedQuantity("latency_p50_seconds", "median latency", Aggregate.MEAN, _SECONDS): _latency_reader("p50"),
     ComparedQuantity("latency_p99_seconds", "99th percentile", Aggregate.PEAK, _SECONDS): _latency_reader("p99"),
-    ComparedQuantity("device_memory_bytes", "device memory", Aggregate.PEAK, _SIZE): lambda holder: sum_known_floats(
-        each.device_memory_bytes for each in holder.processes
-    ),
-    ComparedQuantity("host_memory_bytes", "host memory", Aggregate.PEAK, _SIZE): lambda holder: sum_known_floats(
-        each.host_memory_bytes for each in holder.processes
-    ),
-    ComparedQuantity("errors_total", "errors", Aggregate.LAST, _NUMBER, is_count=True): lambda holder: sum_known_floats(
-        each.errors_total for each in holder.processes
-    ),
+    ComparedQuantity("device_memory_bytes", "device memory", Aggregate.PEAK, _SIZE): _sum_reader("device_memory_bytes"),
+    ComparedQuantity("host_memory_bytes", "host memory", Aggregate.PEAK, _SIZE): _sum_reader("host_memory_bytes"),
+    ComparedQuantity("errors_total", "errors", Aggregate.LAST, _NUMBER, is_count=True): _sum_reader("errors_total"),
     ComparedQuantity(
         "executions_failed_total", "failed executions", Aggregate.LAST, _NUMBER, is_count=True
-    ): lambda holder: sum_known_floats(each.failed_executions_total for each in holder.processes),
+    ): _sum_reader("failed_executions_total"),
 }
 
 
@@ -193,7 +162,7 @@ def _device_position(state: DeviceState) -> int:
 
 
 def _ecc_reader(fields: Sequence[str]) -> Callable[[DeviceState], ComparedValue]:
-    return lambda state: sum_known_floats(getattr(state.device.ecc, field) for field in fields)
+    return lambda state: sum_known(getattr(state.device.ecc, field) for field in fields)
 
 
 DEVICE_QUANTITIES: dict[ComparedQuantity, Callable[[DeviceState], ComparedValue]] = {
@@ -263,10 +232,10 @@ class RecordingSide:
         instance = snapshot.instance
         self.instance = escape_controls(f"{instance.instance_id or 'a host'} ({instance.instance_type})")
         self.host.add_state(figures)
-        for name, holder in _jobs_of(figures, passes).items():
+        for name, processes in _jobs_of(figures, passes).items():
             job = self.jobs.setdefault(name, SubjectValues(JOB_QUANTITIES))
-            job.command = job.command or holder.processes[0].process.command
-            job.add_state(holder)
+            job.command = job.command or processes[0].process.command
+            job.add_state(processes)
         verdicts = {verdict.device_index: verdict for verdict in health.verdicts(snapshot)}
         present = {device.index for device in snapshot.devices}
         for device in figures.snapshot.devices:
@@ -283,7 +252,7 @@ def _jobs_of(figures: Figures, passes: ProcessTest | None) -> dict[str, Compared
         processes = [figures.by_pid[rank.process.pid] for rank in job.ranks]
         chosen = tuple(each for each in processes if passes is None or passes(each))
         if chosen:
-            found[job.name if job.name is not None else _process_name(chosen[0].process)] = ComparedJob(chosen)
+            found[job.name if job.name is not None else _process_name(chosen[0].process)] = chosen
     return found
 
 
@@ -301,19 +270,15 @@ def pair_jobs(a: RecordingSide, b: RecordingSide) -> list[tuple[str | None, str 
     rest_a = [name for name in a.jobs if name not in b.jobs]
     rest_b = [name for name in b.jobs if name not in a.jobs]
     for name in list(rest_a):
-        same = [other for other in rest_b if b.jobs[other].command == a.jobs[name].command]
-        if _has_unique_command(a, rest_a, name) and len(same) == 1:
+        command = a.jobs[name].command
+        same = [other for other in rest_b if b.jobs[other].command == command]
+        if command and sum(a.jobs[other].command == command for other in rest_a) == 1 and len(same) == 1:
             pairs.append((name, same[0]))
             rest_a.remove(name)
             rest_b.remove(same[0])
     if len(rest_a) == len(rest_b) == 1:
         return [*pairs, (rest_a[0], rest_b[0])]
     return [*pairs, *((name, None) for name in rest_a), *((None, name) for name in rest_b)]
-
-
-def _has_unique_command(side: RecordingSide, names: Sequence[str], name: str) -> bool:
-    command = side.jobs[name].command
-    return bool(command) and sum(side.jobs[other].command == command for other in names) == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,14 +352,10 @@ def host_difference_text(a: RecordingSide, b: RecordingSide) -> str:
     same = [each for each in found if not each.differs]
     if len(same) == len(found):
         lines.append("no differences")
-    counts = [_unchanged_text(sum(each.kind == kind for each in same), kind) for kind in ("job", "device")]
-    shown_text = " and ".join(count for count in counts if count)
+    counts = [(sum(each.kind == kind for each in same), kind) for kind in ("job", "device")]
+    shown_text = " and ".join(f"{count} {kind}{'s' * (count > 1)}" for count, kind in counts if count)
     lines += ["", f"{f'{shown_text} unchanged; ' if shown_text else ''}left out: differences below 5 %"]
     return "".join(f"{line.rstrip()}\n" for line in lines)
-
-
-def _unchanged_text(count: int, noun: str) -> str:
-    return "" if not count else f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _side_text(side: RecordingSide) -> str:

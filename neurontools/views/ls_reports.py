@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
 
 from neurontools.model import EndedProcess, Snapshot, SourceKind
 from neurontools.model.finding import Finding
 from neurontools.model.health import Verdict, age_seconds, sentence, summary
 from neurontools.model.process import EndedTotal, total_by_job, total_by_user
 from neurontools.util import units
-from neurontools.util.formats import Column, ascii_table, csv_line, foreign_cell, json_text
+from neurontools.util.formats import Column, ascii_table, copy_fields, csv_line, foreign_cell, json_text
 from neurontools.util.terminal import escape_controls, excerpt
 from neurontools.util.units import UNKNOWN, clock_text, date_text, day_text, ranges_text, rfc3339_text
 from neurontools.views.query_fields import FIELDS, OutputFormat, QueryRow
 
 _GIB = 2**30
 SCHEMA_VERSION = 1
-RecordType = TypeVar("RecordType")
 _COMMAND_CELLS, _WIDE_COMMAND_CELLS, _NAME_CELLS = 40, 80, 32
 
 
@@ -219,15 +217,7 @@ class EndedTotalRow:
     last_ended_at: str
 
 
-def copy_fields(kind: type[RecordType], source: object, **changed: object) -> RecordType:
-    """Builds a dataclass from `changed`; copies all other fields from the attributes of `source` with the same name."""
-    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    values: dict[str, Any] = {name: changed[name] if name in changed else getattr(source, name) for name in names}
-    return kind(**values)
-
-
 def ended_row(process: EndedProcess) -> EndedRow:
-    """Converts an ended process to its form in JSON and CSV."""
     executions = process.executions
     return copy_fields(
         EndedRow,
@@ -243,8 +233,7 @@ def ended_row(process: EndedProcess) -> EndedRow:
     )
 
 
-def ended_total_row(total: EndedTotal) -> EndedTotalRow:
-    """Converts the totals of a user or job to their form in JSON."""
+def _ended_total_row(total: EndedTotal) -> EndedTotalRow:
     return copy_fields(
         EndedTotalRow,
         total,
@@ -259,8 +248,8 @@ def ended_json(report: EndedReport) -> str:
         "schema_version": SCHEMA_VERSION,
         "since": rfc3339_text(report.since_unix_seconds),
         "processes": [asdict(ended_row(process)) for process in report.processes],
-        "users": [asdict(ended_total_row(total)) for total in total_by_user(report.processes)],
-        "jobs": [asdict(ended_total_row(total)) for total in total_by_job(report.processes)],
+        "users": [asdict(_ended_total_row(total)) for total in total_by_user(report.processes)],
+        "jobs": [asdict(_ended_total_row(total)) for total in total_by_job(report.processes)],
     }
     return json_text(answer, indent=2) + "\n"
 

@@ -11,9 +11,8 @@ from neurontools.model.health import group_alike, sentence
 from neurontools.model.process import age_seconds
 from neurontools.util import units
 from neurontools.util.process_text import script_text
-from neurontools.util.units import ranges_text
+from neurontools.util.units import ranges_text, sum_known
 from neurontools.views.drawing.core_grid import core_grid, grid_layout, grid_rows
-from neurontools.views.drawing.figures import sum_known_floats
 from neurontools.views.drawing.glyphs import stacked_bar
 from neurontools.views.drawing.lines import (
     SELECTED,
@@ -203,8 +202,8 @@ def _vcpu_ratios(context: RenderContext) -> tuple[_Ratios, _Ratios]:
         )
     count = context.snapshot.host.vcpu_count
     processes = context.figures.tab_processes(context.pid)
-    user = sum_known_floats(process.vcpu_user_ratio for process in processes)
-    kernel = sum_known_floats(process.vcpu_system_ratio for process in processes)
+    user = sum_known(process.vcpu_user_ratio for process in processes)
+    kernel = sum_known(process.vcpu_system_ratio for process in processes)
     runtime = (
         user / count if user is not None and count else None,
         kernel / count if kernel is not None and count else None,

@@ -22,8 +22,8 @@ from neurontools.model import (
 from neurontools.model.process import STEP_PARTS
 from neurontools.util import units
 from neurontools.util.process_text import HIDDEN
-from neurontools.util.units import day_text, ranges_text
-from neurontools.views.drawing.figures import ProcessFigures, sum_known_floats
+from neurontools.util.units import day_text, ranges_text, sum_known
+from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.glyphs import bar
 from neurontools.views.drawing.lines import (
     SELECTED,
@@ -181,9 +181,9 @@ def _run_time_text(context: RenderContext, process: Process) -> str:
 
 def _cpu_text(process: Process) -> str:
     """Returns the current CPU use and the CPU time since the process started; 200 % means two busy vCPUs."""
-    now = sum_known_floats((process.vcpu_user_ratio, process.vcpu_system_ratio))
+    now = sum_known((process.vcpu_user_ratio, process.vcpu_system_ratio))
     user, system = process.cpu_user_seconds_total, process.cpu_system_seconds_total
-    spent = sum_known_floats((user, system))
+    spent = sum_known((user, system))
     return (
         f"{units.percent_text(now, 1)} of a vCPU (user {units.percent_text(process.vcpu_user_ratio, 1)}, system "
         f"{units.percent_text(process.vcpu_system_ratio, 1)}), {units.duration_text(spent)} so far"

@@ -18,8 +18,7 @@ from neurontools.profile.analysis.operators import GraphUse, OperatorUse
 from neurontools.profile.analysis.report import RankReport
 from neurontools.profile.analysis.steps import NS_PER_SECOND, SlowStep, TimeSplit
 from neurontools.profile.definitions import ENGINE_NAMES
-from neurontools.util.formats import csv_line, foreign_cell
-from neurontools.util.formats import json_text as as_json
+from neurontools.util.formats import copy_fields, csv_line, foreign_cell, json_text
 
 SCHEMA_VERSION = 1
 CSV_TABLES = ("operators", "steps", "graphs", "ranks")
@@ -34,7 +33,7 @@ _RANK_CSV_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class SplitPart:
-    """How the time of a step or run splits into parts. The parts add up to the total, unless some overlapped."""
+    """The time of a step or run, split into parts. The parts add up to the total, unless some overlapped."""
 
     total_seconds: float
     host_seconds: float
@@ -179,17 +178,15 @@ class ProfileDocument:
 
 
 def profile_document(report: RunReport) -> ProfileDocument:
-    """Converts the report on a profile to its JSON document."""
     first = report.ranks[0].profile.metadata
     straggler = report.straggler
-    return ProfileDocument(
+    return copy_fields(
+        ProfileDocument,
+        report,
+        first,
         schema_version=SCHEMA_VERSION,
-        instance_type=first.instance_type,
-        device_time=first.device_time,
-        script=first.script,
         steps_total=report.step_count,
         flop_total=report.flops,
-        mfu_ratio=report.mfu_ratio,
         waited_for_rank=None if straggler is None else straggler.number,
         split=_split_part(report.split),
         ranks=tuple(map(_rank_part, report.ranks)),
@@ -204,7 +201,7 @@ def profile_document(report: RunReport) -> ProfileDocument:
 
 def profile_json(report: RunReport) -> str:
     """Returns the report on a profile as JSON without a final newline."""
-    return as_json(asdict(profile_document(report)), indent=2)
+    return json_text(asdict(profile_document(report)), indent=2)
 
 
 def line_text(place: SourceLine | None) -> str | None:
@@ -213,31 +210,19 @@ def line_text(place: SourceLine | None) -> str | None:
 
 
 def _split_part(split: TimeSplit) -> SplitPart:
-    return SplitPart(
-        split.total_seconds,
-        split.host_seconds,
-        split.compile_seconds,
-        split.input_wait_seconds,
-        split.transfer_seconds,
-        split.compute_seconds,
-        split.collective_seconds,
-        split.busy_ratio,
-    )
+    return copy_fields(SplitPart, split)
 
 
 def _rank_part(rank: RankReport) -> RankPart:
     metadata, state, times = rank.profile.metadata, rank.profile.state, rank.times
-    return RankPart(
+    return copy_fields(
+        RankPart,
+        rank,
+        metadata,
+        state,
         rank=rank.number,
-        worker=metadata.worker,
-        host=metadata.host,
-        pid=metadata.pid,
-        cores=metadata.cores,
         began_at=_moment(metadata.began_ns),
-        has_ended=state.has_ended,
         is_damaged=rank.profile.is_damaged,
-        failure=state.failure,
-        dropped=state.dropped,
         steps_total=len(rank.profile.steps),
         step_mean_seconds=None if times is None else times.mean_seconds,
         step_p50_seconds=None if times is None else times.p50_seconds,
@@ -247,11 +232,7 @@ def _rank_part(rank: RankReport) -> RankPart:
         slowest_steps=tuple(map(_slow_step_part, rank.slowest)),
         split=_split_part(rank.split),
         executions_total=sum(rank.profile.graph_totals.column("executions")),
-        execution_seconds=rank.execution_seconds,
         flop_total=rank.flops,
-        mfu_ratio=rank.mfu_ratio,
-        hbm_peak_bytes=rank.hbm_peak_bytes,
-        hbm_limit_bytes=metadata.hbm_limit_bytes,
         peak=None if rank.peak is None else _peak_part(rank.peak),
     )
 
@@ -262,12 +243,11 @@ def _slow_step_part(slow: SlowStep) -> SlowStepPart:
 
 def _peak_part(peak: MemoryPeak) -> PeakPart:
     shares = tuple(
-        ShareOfMemory(
-            share.category,
-            line_text(share.place),
-            None if share.place is None else share.place.function,
-            share.bytes,
-            share.count,
+        copy_fields(
+            ShareOfMemory,
+            share,
+            line=line_text(share.place),
+            function=None if share.place is None else share.place.function,
         )
         for share in peak.shares
     )
@@ -275,37 +255,26 @@ def _peak_part(peak: MemoryPeak) -> PeakPart:
 
 
 def _operator_part(use: OperatorUse) -> OperatorPart:
-    return OperatorPart(
-        use.name,
-        ENGINE_NAMES[use.engine],
-        line_text(use.place),
-        use.is_backward,
-        use.main_result,
-        use.count,
-        use.seconds,
-        use.longest_seconds,
-        use.flops,
-        use.bytes,
-        tuple(use.seconds_by_rank),
+    return copy_fields(
+        OperatorPart,
+        use,
+        engine=ENGINE_NAMES[use.engine],
+        line=line_text(use.place),
+        result=use.main_result,
+        flop_total=use.flops,
+        bytes_total=use.bytes,
+        seconds_by_rank=tuple(use.seconds_by_rank),
     )
 
 
 def _graph_part(use: GraphUse) -> GraphPart:
-    return GraphPart(
-        use.hash_text,
-        use.module,
-        use.reason,
-        line_text(use.place),
-        use.first_step,
-        use.operator_count,
-        use.flops,
-        use.code_bytes,
-        use.scratchpad_bytes,
-        use.compile_seconds,
-        use.was_cached,
-        use.executions,
-        use.failures,
-        use.seconds,
+    return copy_fields(
+        GraphPart,
+        use,
+        hash=use.hash_text,
+        line=line_text(use.place),
+        executions_total=use.executions,
+        failures_total=use.failures,
     )
 
 
@@ -337,7 +306,7 @@ def profile_csv_lines(report: RunReport, table: str) -> Iterator[str]:
         yield csv_line(_cell(attrgetter(name)(row)) for name in columns)
 
 
-def _csv_columns(kind: type[OperatorPart | GraphPart | RankPart]) -> tuple[str, ...]:
+def _csv_columns(kind: type[OperatorPart | GraphPart]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind) if field.name != "seconds_by_rank")
 
 

@@ -26,24 +26,17 @@ from neurontools.model import (
 )
 from neurontools.model.jobs import RunningJob, job_activity
 from neurontools.model.process import age_seconds
-from neurontools.util.formats import csv_line, foreign_cell
-from neurontools.util.formats import json_text as as_json
+from neurontools.util.formats import copy_fields, csv_line, foreign_cell, json_text
 from neurontools.util.process_text import script_text
 from neurontools.util.units import optional_rfc3339_text, ranges_text, rfc3339_text
 from neurontools.views.drawing.figures import Figures, ProcessFigures
 from neurontools.views.host_page import user_and_system_ratios
-from neurontools.views.ls_reports import EndedRow, copy_fields, ended_row
+from neurontools.views.ls_reports import EndedRow, ended_row
 from neurontools.views.process_table import reported_straggler
 from neurontools.views.usage_page import user_totals
 
 SCHEMA_VERSION = 1
 _CSV_SKIPPED = ("training", "operators", "advice", "models")
-_MOMENTS = (  # counters that are CLOCK_MONOTONIC times; the document has their ages
-    "compiling_since_seconds",
-    "last_step_at_seconds",
-    "collective_since_seconds",
-    "checkpointing_since_seconds",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +118,14 @@ def process_part(figures: ProcessFigures, now_seconds: float) -> TopProcess:
         started_at=optional_rfc3339_text(process.started_at_unix_seconds),
         attached_at=optional_rfc3339_text(process.attached_at_unix_seconds),
         job=None if process.job is None else process.job.name,
-        training=training_part(process, now_seconds),
+        training=_training_part(process, now_seconds),
         models=tuple(
-            TopModel(
-                model.model_id,
-                model.name,
-                model.uuid,
-                model.running,
-                tuple(sorted({part.neuroncore_index for part in model.subgraphs})),
-                sum(part.device_memory.total_bytes or 0 for part in model.subgraphs),
-                model.executions_total,
-                model.busy_seconds_total,
-                model.busy_ratio,
+            copy_fields(
+                TopModel,
+                model,
+                is_running=model.running,
+                neuroncores=tuple(sorted({part.neuroncore_index for part in model.subgraphs})),
+                device_memory_bytes=sum(part.device_memory.total_bytes or 0 for part in model.subgraphs),
             )
             for model in process.models
         ),
@@ -235,13 +224,9 @@ def _ultraserver_part(instance: Instance) -> TopUltraServer | None:
     node = instance.ultraserver_node
     if node is None:
         return None
-    return TopUltraServer(
-        id=instance.ultraserver_id,
-        name=node.name,
-        node_index=node.index,
-        node_count=node.node_count,
-        links=node.links,
-        inferred_fields=tuple(name for name in ("name", "node_count", "links") if name in node.inferred_fields),
+    inferred = tuple(name for name in ("name", "node_count", "links") if name in node.inferred_fields)
+    return copy_fields(
+        TopUltraServer, node, id=instance.ultraserver_id, node_index=node.index, inferred_fields=inferred
     )
 
 
@@ -251,102 +236,91 @@ def top_document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDo
     instance = snapshot.instance
     chosen = [figure for pid, figure in figures.by_pid.items() if pids is None or pid in pids]
     verdicts = {verdict.device_index: verdict for verdict in health.verdicts(snapshot)}
-    return TopDocument(
+    return copy_fields(
+        TopDocument,
+        snapshot,
+        instance,
         schema_version=SCHEMA_VERSION,
         taken_at=rfc3339_text(snapshot.taken_at_unix_seconds),
-        sequence=snapshot.sequence,
-        instance_type=instance.instance_type,
-        instance_id=instance.instance_id,
         ultraserver=_ultraserver_part(instance),
         source=str(snapshot.source),
-        synthetic_load=snapshot.synthetic_load,
-        neuroncore_version=instance.neuroncore_version,
-        logical_neuroncore_config=instance.logical_neuroncore_config,
         mfu_peak_dtype=catalog.PEAK_DTYPE,
         average_utilization_ratio=figures.average_utilization(None),
         flops_per_second=figures.flops(None),
-        host=host_part(snapshot.host),
+        host=_host_part(snapshot.host),
         host_memory=figures.host_memory(None),
         device_memory=figures.device_memory(None),
         devices=tuple(_device_part(figures, device.index, verdicts) for device in snapshot.devices),
         neuroncores=tuple(
-            TopCore(
-                core.index,
-                core.device_index,
-                core.owner_pids,
-                core.candidate_pids,
-                core.is_owner_inferred,
-                core.utilization_ratio,
-                core.flops_per_second,
-                core.memory.total_bytes,
+            copy_fields(
+                TopCore,
+                core,
+                neuroncore=core.index,
+                neuron_device=core.device_index,
+                memory_used_bytes=core.memory.total_bytes,
             )
             for core in figures.cores
         ),
         processes=tuple(process_part(figure, snapshot.taken_at_seconds) for figure in chosen),
         jobs=tuple(
-            job_part(job, snapshot, figures.peak_flops_per_core)
+            _job_part(job, snapshot, figures.peak_flops_per_core)
             for job in figures.jobs
             if pids is None or any(rank.process.pid in pids for rank in job.ranks)
         ),
-        users=users_part(figures),
+        users=tuple(copy_fields(TopUser, total, user=total.name) for total in user_totals(figures, ())),
         ended=tuple(ended_row(ended) for ended in snapshot.ended),
-        daemon_cost=cost_part(snapshot),
-        warnings=snapshot.warnings,
+        daemon_cost=TopCost(snapshot.daemon_vcpu_ratio, snapshot.daemon_resident_bytes),
     )
 
 
 def _device_part(figures: Figures, index: int, verdicts: dict[int, health.Verdict]) -> TopDevice:
     device = figures.snapshot.devices[index]
     verdict = verdicts.get(device.index, health.Verdict(device.index, is_known=False))
-    return TopDevice(
+    return copy_fields(
+        TopDevice,
+        device,
         neuron_device=device.index,
         utilization_ratio=figures.device_utilization[index],
         memory_used_bytes=figures.device_used_bytes[index],
         memory_total_bytes=device.memory_bytes,
-        connected_to=device.connected_to,
         mem_ecc_corrected_total=device.ecc.mem_corrected_total,
         mem_ecc_uncorrected_total=device.ecc.mem_uncorrected_total,
         sram_ecc_corrected_total=device.ecc.sram_corrected_total,
         sram_ecc_uncorrected_total=device.ecc.sram_uncorrected_total,
         health=verdict.severity_name,
         findings=tuple(
-            TopFinding(
-                str(finding.kind),
-                finding.severity.name.lower(),
-                finding.reason,
-                finding.action,
-                rfc3339_text(finding.began_at_unix_seconds),
-                finding.pid,
-                finding.neuroncore_index,
-                finding.part,
-                finding.job,
-                finding.synthetic,
-                finding.injected,
+            copy_fields(
+                TopFinding,
+                finding,
+                kind=str(finding.kind),
+                severity=finding.severity.name.lower(),
+                began_at=rfc3339_text(finding.began_at_unix_seconds),
+                neuroncore=finding.neuroncore_index,
+                is_synthetic=finding.synthetic,
+                is_injected=finding.injected,
             )
             for finding in verdict.findings
         ),
     )
 
 
-def top_json(document_: TopDocument, *, indent: int | None = None) -> str:
-    """Returns the document as JSON, on one line unless `indent` is set."""
-    return as_json(asdict(document_), indent=indent)
+def top_json(document: TopDocument, *, indent: int | None = None) -> str:
+    return json_text(asdict(document), indent=indent)
 
 
 CSV_COLUMNS = ("taken_at", *(field.name for field in fields(TopProcess) if field.name not in _CSV_SKIPPED))
 
 
-def top_csv(document_: TopDocument | None) -> str:
+def top_csv(document: TopDocument | None) -> str:
     """Returns a CSV line per process of the document; the header if the document is None.
 
     Lists are ranges such as 0-3; unknown values are empty.
     """
-    if document_ is None:
+    if document is None:
         return csv_line(CSV_COLUMNS)
-    taken_at = document_.taken_at
     return "".join(
-        csv_line((taken_at, *(_csv_cell(getattr(process, name)) for name in CSV_COLUMNS[1:])))
-        for process in document_.processes
+        csv_line((document.taken_at, *(_csv_cell(getattr(process, name)) for name in CSV_COLUMNS[1:])))
+        for process in document.processes
     )
 
 
@@ -400,19 +374,14 @@ class TopTraining:
     checkpointing_for_seconds: float | None
 
 
-def training_part(process: Process, now_seconds: float) -> TopTraining | None:
-    """Converts the training counters of a process to their form in the document; None if it reports no counters.
-
-    `now_seconds` is the CLOCK_MONOTONIC time of the host.
-    """
-    if process.training is None:
+def _training_part(process: Process, now_seconds: float) -> TopTraining | None:
+    counters = process.training
+    if counters is None:
         return None
-    counters, rates = process.training, process.training_rates or TrainingRates()
-    values = {
-        name: getattr(part, name) for part in (counters, rates) for name in part.__slots__ if name not in _MOMENTS
-    }
-    return TopTraining(
-        **values,
+    return copy_fields(
+        TopTraining,
+        counters,
+        process.training_rates or TrainingRates(),
         compiling_for_seconds=counters.compiling_for_seconds(now_seconds),
         since_last_step_seconds=counters.since_last_step_seconds(now_seconds),
         in_collective_for_seconds=age_seconds(counters.collective_since_seconds, now_seconds),
@@ -453,34 +422,21 @@ class TopJob:
     is_synthetic: bool
 
 
-def job_part(job: RunningJob, snapshot: Snapshot, peak_flops_per_core: float | None) -> TopJob:
-    """Converts a job to its form in the document."""
-    slow, last, steps, does = (
-        reported_straggler(job),
-        job.last_execution_at_unix_seconds,
-        job.recent_steps,
-        job_activity(job, snapshot),
-    )
+def _job_part(job: RunningJob, snapshot: Snapshot, peak_flops_per_core: float | None) -> TopJob:
+    slow, activity = reported_straggler(job), job_activity(job, snapshot)
+    last, steps = job.last_execution_at_unix_seconds, job.recent_steps
     processes = [rank.process for rank in job.ranks]
-    return TopJob(
-        name=job.name,
-        run_id=job.run_id,
+    return copy_fields(
+        TopJob,
+        job,
         pids=tuple(process.pid for process in processes),
         ranks=tuple(rank.number for rank in job.ranks),
-        world_size=job.world_size,
-        missing_ranks=job.missing_ranks,
-        state=does.state,
-        state_seconds=does.seconds,
-        users=job.users,
+        state=activity.state,
+        state_seconds=activity.seconds,
         script=script_text(processes[0].command),
         neuroncores=job.neuroncore_indices,
         neuron_devices=job.device_indices,
-        utilization_ratio=job.utilization_ratio,
-        flops_per_second=job.flops_per_second,
         mfu_ratio=job.mfu_ratio(peak_flops_per_core),
-        device_memory_bytes=job.device_memory_bytes,
-        executions_per_second=job.executions_per_second,
-        steps_per_second=job.steps_per_second,
         step_seconds=None if steps is None else steps.median_step_seconds,
         slowest_pid=slow.rank.process.pid if slow is not None else None,
         slowest_rank=slow.rank.number if slow is not None else None,
@@ -515,25 +471,10 @@ class TopCost:
     resident_bytes: int | None
 
 
-def host_part(host: Host) -> TopHost:
-    """Converts vCPUs, memory, network and disks of the host to their form in the document."""
+def _host_part(host: Host) -> TopHost:
     average = host.vcpu_average
     user, system = (None, None) if average is None else user_and_system_ratios(average)
-    return TopHost(
-        host.vcpu_count,
-        user,
-        system,
-        host.memory_total_bytes,
-        host.memory_used_bytes,
-        host.network_interfaces,
-        host.disks,
-        host.rdma_ports,
-    )
-
-
-def cost_part(snapshot: Snapshot) -> TopCost:
-    """Returns the CPU and memory use of neurond in its form in the document."""
-    return TopCost(snapshot.daemon_vcpu_ratio, snapshot.daemon_resident_bytes)
+    return copy_fields(TopHost, host, vcpu_user_ratio=user, vcpu_system_ratio=system)
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,8 +488,3 @@ class TopUser:
     device_memory_bytes: int | None
     host_memory_bytes: int | None
     vcpu_ratio: float | None
-
-
-def users_part(figures: Figures) -> tuple[TopUser, ...]:
-    """Returns the totals of each user with current processes, in their form in the document."""
-    return tuple(copy_fields(TopUser, total, user=total.name) for total in user_totals(figures, ()))

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neurontools.model import EndedProcess
+from neurontools.model import EndedProcess, Process
 from neurontools.model.process import EndedTotal, total_by_user
 from neurontools.util import units
 from neurontools.util.process_text import script_text
-from neurontools.util.units import clock_text, day_text, ranges_text
-from neurontools.views.drawing.figures import Figures, ProcessFigures, sum_known_floats
+from neurontools.util.units import clock_text, day_text, ranges_text, sum_known
+from neurontools.views.drawing.figures import Figures, ProcessFigures, weighted_mean
 from neurontools.views.drawing.lines import (
-    SELECTED,
     Line,
     TableColumn,
     TextPage,
@@ -23,10 +22,9 @@ from neurontools.views.drawing.lines import (
     fitting_columns,
     printable,
     row_line,
-    styled,
     title_line,
 )
-from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading, visible_top
+from neurontools.views.drawing.render_context import RenderContext, SearchEntry, add_scrolled_list, heading
 
 _LEAST_ENDED_LINES = 5
 _FOOTER_HEIGHT = 16
@@ -78,14 +76,10 @@ def _ended_section(context: RenderContext, ended: list[EndedProcess], width: int
     columns = fitting_columns(_ENDED_COLUMNS, width)
     page.add_lines(title_line(columns, width))
     footer = _process_footer(context, ended, width) if height >= _FOOTER_HEIGHT and context.cursor >= 0 else []
-    list_height = max(1, height - len(page.lines) - len(footer))
-    cursor = min(context.cursor, len(ended) - 1)
-    top = visible_top(cursor, context.top, list_height, len(ended))
-    lines = []
-    for position in range(top, min(len(ended), top + list_height)):
-        line = row_line(columns, ended[position], width)
-        lines.append(styled(line, SELECTED) if position == cursor else line)
-    page.add_list(lines, len(ended), list_height, top)
+    list_height = height - len(page.lines) - len(footer)
+    add_scrolled_list(
+        context, page, len(ended), list_height, lambda position: row_line(columns, ended[position], width)
+    )
     page.lines.extend([()] * max(0, height - len(page.lines) - len(footer)))
     page.add_lines(*footer)
     return page
@@ -157,7 +151,8 @@ def user_totals(figures: Figures, ended: Sequence[EndedProcess]) -> list[UserTot
     """Returns the totals of every user with current or ended processes; users with most cores come first."""
     now: dict[str | None, list[ProcessFigures]] = {}
     for process in figures.by_pid.values():
-        now.setdefault(_user_name(process.process.user, process.process.uid), []).append(process)
+        user, uid = process.process.user, process.process.uid
+        now.setdefault(user if user is not None or uid is None else str(uid), []).append(process)
     before = {total.name: total for total in total_by_user(ended)}
     names = [*now, *(name for name in before if name not in now)]
     totals = [_user_total(name, now.get(name, []), before.get(name)) for name in names]
@@ -168,31 +163,21 @@ def _sort_key(total: UserTotal) -> tuple[int, float, str]:
     return -total.neuroncore_count, -(total.ended.neuroncore_hours if total.ended else 0.0), total.name or ""
 
 
-def _user_name(user: str | None, uid: int | None) -> str | None:
-    return user if user is not None or uid is None else str(uid)
-
-
 def _user_total(name: str | None, processes: list[ProcessFigures], ended: EndedTotal | None) -> UserTotal:
-    weighted = [(figures.utilization_ratio, figures.core_count) for figures in processes]
-    core_count = sum(count for ratio, count in weighted if ratio is not None)
-    busy = sum(ratio * count for ratio, count in weighted if ratio is not None)
-    device = [size for figures in processes if (size := figures.device_memory_bytes) is not None]
-    host = [size for figures in processes if (size := figures.host_memory_bytes) is not None]
     return UserTotal(
         name=name,
         process_count=len(processes),
         neuroncore_count=sum(figures.core_count for figures in processes),
-        utilization_ratio=busy / core_count if core_count else None,
-        device_memory_bytes=sum(device) if device else None,
-        host_memory_bytes=sum(host) if host else None,
-        vcpu_ratio=sum_known_floats(vcpu_ratio(figures) for figures in processes),
+        utilization_ratio=weighted_mean((figures.utilization_ratio, figures.core_count) for figures in processes),
+        device_memory_bytes=sum_known(figures.device_memory_bytes for figures in processes),
+        host_memory_bytes=sum_known(figures.host_memory_bytes for figures in processes),
+        vcpu_ratio=sum_known(_vcpu_ratio(figures.process) for figures in processes),
         ended=ended,
     )
 
 
-def vcpu_ratio(figures: ProcessFigures) -> float | None:
-    """Returns the number of vCPUs that a process keeps busy, such as 1.5; None if unknown."""
-    return sum_known_floats((figures.process.vcpu_user_ratio, figures.process.vcpu_system_ratio))
+def _vcpu_ratio(process: Process) -> float | None:
+    return sum_known((process.vcpu_user_ratio, process.vcpu_system_ratio))
 
 
 USER_COLUMNS: tuple[TableColumn[UserTotal], ...] = (

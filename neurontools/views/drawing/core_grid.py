@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neurontools.model import LogicalNeuronCore, Severity
+from neurontools.model import LogicalNeuronCore
 from neurontools.util import units
+from neurontools.util.units import sum_known
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.drawing.glyphs import bar, memory_style, sparkline, thin_bar
 from neurontools.views.drawing.lines import (
@@ -20,7 +21,7 @@ from neurontools.views.drawing.lines import (
     printable,
     styled,
 )
-from neurontools.views.drawing.render_context import RenderContext, heading
+from neurontools.views.drawing.render_context import SEVERITY_STYLES, RenderContext, heading, severity_mark
 
 _LABEL_CELLS = 5  # width of a device label such as "ND15 "
 _BAR_CELL = 14  # least terminal cells of a core with a bar
@@ -55,12 +56,12 @@ class GridRow:
 
 def grid_layout(count: int, cores_per_device: int, width: int, height: int) -> GridLayout:
     """Returns the layout with the widest cores in which `count` entries fit in `height` lines, else the narrowest."""
-    best = None
+    best = GridLayout(1, 1, 0, count)
     for across in range(1, max(1, count) + 1):
         column_cells = width // across
         hbm_cells = next((cells for least, cells in _HBM_CELLS if column_cells >= least), 0)
         cells = (column_cells - _LABEL_CELLS - hbm_cells) // max(1, cores_per_device)
-        if cells < 1 and best is not None:
+        if cells < 1 and across > 1:
             break
         cells = max(1, cells)
         if cells < _TEXT_CELL:
@@ -69,7 +70,7 @@ def grid_layout(count: int, cores_per_device: int, width: int, height: int) -> G
         best = GridLayout(across, cells, hbm_cells, rows)
         if rows <= height:
             break
-    return best or GridLayout(1, 1, 0, count)
+    return best
 
 
 def grid_rows(context: RenderContext) -> list[GridRow]:
@@ -79,11 +80,10 @@ def grid_rows(context: RenderContext) -> list[GridRow]:
         if device in context.figures.hidden_devices:
             continue
         word, style = _status_word(context, device, cores)
-        before = rows[-1] if rows else None
-        if word and before is not None and before.word == word and before.last == device - 1:
-            rows[-1] = GridRow(before.first, device, word, style)
-        else:
-            rows.append(GridRow(device, device, word, style))
+        first = device
+        if word and rows and rows[-1].word == word and rows[-1].last == device - 1:
+            first = rows.pop().first
+        rows.append(GridRow(first, device, word, style))
     return rows
 
 
@@ -138,11 +138,8 @@ def core_grid(
             is_lit = any(place.first <= device <= place.last for device in lit_devices)
             part = _row_runs(context, place, by_device[place.first], plan, column_cells, is_lit=is_lit)
             line = fit(part, column_cells if plan.across > 1 else width)
-            page.targets.append(
-                ClickTarget(
-                    len(page.lines), column * column_cells, (column + 1) * column_cells, "device", str(place.first)
-                )
-            )
+            left, right = column * column_cells, (column + 1) * column_cells
+            page.targets.append(ClickTarget(len(page.lines), left, right, "device", str(place.first)))
             is_selected = selected_device is not None and place.first <= selected_device <= place.last
             runs += styled(line, SELECTED) if is_selected else line
         page.add_lines(fit(runs, width) if runs else BLANK)
@@ -177,7 +174,7 @@ def _row_runs(
     severity = context.figures.marked_devices.get(device)
     label, style = f"ND{device}", "lit" if is_lit else "label"
     if severity is not None:
-        label, style = label + _severity_mark(context, severity), _severity_style(severity)
+        label, style = label + severity_mark(context.glyphs, severity), SEVERITY_STYLES[severity]
     runs: list[Run] = [(label.ljust(_LABEL_CELLS), style)]
     if not cores:
         return [*runs, (place.word, place.style)]
@@ -197,9 +194,8 @@ def _hbm_runs(context: RenderContext, device: int, cores: list[LogicalNeuronCore
     """Draws the memory bar of a device, for all processes or for the current tab's process."""
     used = context.figures.device_used_bytes[device]
     if context.pid is not None:
-        parts = [core.memory.total_bytes for each in cores for core in each.cores if core.owner_pid == context.pid]
-        sizes = [size for size in parts if size is not None]
-        used = sum(sizes) if sizes else None
+        physical = (core for each in cores for core in each.cores)
+        used = sum_known(core.memory.total_bytes for core in physical if core.owner_pid == context.pid)
     capacity = context.snapshot.devices[device].memory_bytes
     ratio = used / capacity if used is not None and capacity else None
     style = memory_style(ratio)
@@ -219,8 +215,8 @@ def _core_runs(context: RenderContext, core: LogicalNeuronCore, cells: int) -> l
     if not is_shown:
         ratio = None
     severity = context.figures.marked_cores.get(core.index) if is_shown else None
-    style = _core_style(context, core, ratio) if severity is None else _severity_style(severity)
-    mark = "" if severity is None else _severity_mark(context, severity)
+    style = _core_style(context, core, ratio) if severity is None else SEVERITY_STYLES[severity]
+    mark = "" if severity is None else severity_mark(context.glyphs, severity)
     if cells < _TEXT_CELL:
         return [(mark or _level_glyph(context, core, ratio, is_shown), style)]
     if cells < _BAR_CELL:
@@ -236,16 +232,11 @@ def _core_runs(context: RenderContext, core: LogicalNeuronCore, cells: int) -> l
         room -= spark + 1
     runs += bar(ratio, room, context.glyphs, style)
     if spark and context.series is not None:
-        values = _core_trend(context, core, spark) if is_shown else ()
-        runs += [(" ", "text"), (sparkline(values, spark, context.glyphs), "spark")]
+        trend = context.series.core_trend(core.cores[0].index, len(core.cores), spark) if is_shown else ()
+        runs += [(" ", "text"), (sparkline(trend, spark, context.glyphs), "spark")]
     runs += [(mark, style), ("[", "dim")] if mark else [(" [", "dim")]
     runs += [(figure, style), ("] ", "dim")]
     return runs
-
-
-def _core_trend(context: RenderContext, core: LogicalNeuronCore, length: int) -> list[float | None]:
-    assert context.series is not None  # noqa: S101 - asked for by the caller
-    return context.series.core_trend(core.cores[0].index, len(core.cores), length)
 
 
 def _figure_text(
@@ -272,14 +263,6 @@ def _core_style(context: RenderContext, core: LogicalNeuronCore, ratio: float | 
     """Returns the style of a core: by its load if busy, "held" if idle but held, "dim" if free or unknown."""
     style = "dim" if ratio is None else load_style(ratio, context.thresholds.idle_below_ratio)
     return style if style != "held" or core.owner_pids else "dim"
-
-
-def _severity_mark(context: RenderContext, severity: Severity) -> str:
-    return context.glyphs.bad if severity is Severity.CRITICAL else context.glyphs.warn
-
-
-def _severity_style(severity: Severity) -> str:
-    return "bad" if severity is Severity.CRITICAL else "warn"
 
 
 def owner_text(figures: Figures, core: LogicalNeuronCore) -> str:

@@ -11,6 +11,8 @@ from neurontools.model import (
     Device,
     DeviceMemory,
     EndedProcess,
+    ErrorCounters,
+    ExecutionCounters,
     Finding,
     Health,
     HostMemory,
@@ -72,8 +74,8 @@ class Figures:
         self.missing_devices = frozenset(range(expected)) - present
         self.snapshot = snapshot
         if self.missing_devices or hidden:
-            absent = [_absent_device(index) for index in self.missing_devices]
-            absent += [replace(_absent_device(device.index), connected_to=device.connected_to) for device in hidden]
+            absent = [_absent_device(index, ()) for index in self.missing_devices]
+            absent += [_absent_device(device.index, device.connected_to) for device in hidden]
             devices = tuple(sorted((*snapshot.devices, *absent), key=lambda device: device.index))
             self.snapshot = replace(snapshot, devices=devices)
 
@@ -151,23 +153,23 @@ class Figures:
         return () if rank is None else rank.cores
 
     def device_memory(self, pid: int | None) -> DeviceMemory:
-        """Returns the device memory of a process by category; that of the whole host if `pid` is None."""
+        """Returns the device memory of a process, or of the whole host if `pid` is None, by category."""
         owned = self.held_cores(pid)
         return sum_device_memory(core.memory for core in owned) if owned or pid is None else _UNKNOWN_DEVICE_MEMORY
 
     def host_memory(self, pid: int | None) -> HostMemory:
-        """Returns the host memory of a process by category; that of the whole host if `pid` is None."""
+        """Returns the host memory of a process, or of the whole host if `pid` is None, by category."""
         if pid is None and self.snapshot.source is SourceKind.SYSFS:  # the driver reports host memory per device
             return sum_host_memory(device.host_memory for device in self.snapshot.devices if device.memory_bytes)
         return sum_host_memory(process.host_memory for process in self.tab_processes(pid))
 
     def tab_processes(self, pid: int | None) -> tuple[Process, ...]:
-        """Returns the processes of a tab: the one with this PID, or all if `pid` is None."""
+        """Returns the process with this PID, or all processes if `pid` is None; () if the PID is unknown."""
         ranks = self.ranks.values() if pid is None else [self.ranks[pid]] if pid in self.ranks else ()
         return tuple([rank.process for rank in ranks])
 
     def tab_figures(self, pid: int | None) -> tuple[ProcessFigures, ...]:
-        """Returns the figures of a tab's processes: of the one with this PID, or of all if `pid` is None."""
+        """Returns the figures of the process with this PID, or of all processes if `pid` is None."""
         if pid is None:
             return tuple(self.by_pid.values())
         figures = self.process_figures(pid)
@@ -179,10 +181,9 @@ class Figures:
 
     def flops(self, pid: int | None) -> float | None:
         """Returns the total FLOPS of a process's cores, or of all cores if `pid` is None; None if unknown."""
-        return sum_known_floats(core.flops_per_second for core in self.held_cores(pid))
+        return sum_known(core.flops_per_second for core in self.held_cores(pid))
 
     def memory_ratio(self, device_index: int) -> float | None:
-        """Returns the share of a device's memory that is in use."""
         device = self.snapshot.devices[device_index]
         used = self.device_used_bytes[device_index]
         return None if used is None or not device.memory_bytes else used / device.memory_bytes
@@ -190,44 +191,38 @@ class Figures:
     @cached_property
     def device_used_bytes(self) -> tuple[int | None, ...]:
         """Bytes of device memory in use, by device index."""
-        used: list[int | None] = [None] * len(self.snapshot.devices)
-        for core in self.snapshot.cores:
-            value = core.memory.total_bytes
-            if value is not None and core.device_index < len(used):
-                used[core.device_index] = (used[core.device_index] or 0) + value
-        return tuple(used)
+        return tuple(sum_known(core.memory.total_bytes for core in cores) for cores in self._cores_by_device)
 
     @cached_property
     def device_utilization(self) -> tuple[float | None, ...]:
         """The mean utilization of each device's cores, by device index; None for a device without known utilization."""
-        sums = [0.0] * len(self.snapshot.devices)
-        counts = [0] * len(sums)
+        return tuple(mean_known(core.utilization_ratio for core in cores) for cores in self._cores_by_device)
+
+    @cached_property
+    def _cores_by_device(self) -> list[list[NeuronCore]]:
+        found: list[list[NeuronCore]] = [[] for _ in self.snapshot.devices]
         for core in self.snapshot.cores:
-            if core.device_index >= len(sums):
-                continue
-            if core.utilization_ratio is not None:
-                sums[core.device_index] += core.utilization_ratio
-                counts[core.device_index] += 1
-        return tuple(sums[index] / counts[index] if counts[index] else None for index in range(len(sums)))
+            if core.device_index < len(found):
+                found[core.device_index].append(core)
+        return found
 
     def _figures(self, rank: Rank) -> ProcessFigures:
         process, cores = rank.process, rank.cores
-        flops = sum_known_floats(core.flops_per_second for core in cores)
+        flops = sum_known(core.flops_per_second for core in cores)
         last = rank.last_execution_at_unix_seconds
         peak = self.peak_flops_per_core
-        memory = [used for core in cores if (used := core.memory.total_bytes) is not None]
         return ProcessFigures(
             process=process,
             core_count=len(process.neuroncore_indices),
             utilization_ratio=rank.utilization_ratio,
             flops_per_second=flops,
             mfu_ratio=flops / (peak * len(cores)) if flops is not None and peak and cores else None,
-            device_memory_bytes=sum(memory) if memory else None,
+            device_memory_bytes=sum_known(core.memory.total_bytes for core in cores),
             host_memory_bytes=process.host_memory.total_bytes,
-            errors_total=None if process.errors is None else sum_counters(process.errors),
+            errors_total=None if process.errors is None else _sum_counters(process.errors),
             failed_executions_total=None
             if process.executions is None
-            else sum_counters(process.executions) - process.executions.completed_total,
+            else _sum_counters(process.executions) - process.executions.completed_total,
             since_last_execution_seconds=None if last is None else max(0.0, self.snapshot.taken_at_unix_seconds - last),
             steps_per_second=rank.steps_per_second,
             since_last_step_seconds=age_seconds(rank.last_step_at_seconds, self.snapshot.taken_at_seconds),
@@ -236,18 +231,19 @@ class Figures:
         )
 
 
-def _absent_device(index: int) -> Device:
-    return Device(index, bdf=None, cpu_affinity=None, numa_node=None, connected_to=(), memory_bytes=0)
+def _absent_device(index: int, connected_to: tuple[int, ...]) -> Device:
+    return Device(index, bdf=None, cpu_affinity=None, numa_node=None, connected_to=connected_to, memory_bytes=0)
 
 
-def sum_counters(counters: object) -> int:
-    """Returns the sum of all fields of a dataclass whose fields are counters."""
-    return sum([getattr(counters, name) for name in counters.__slots__])  # type: ignore[attr-defined]
+def _sum_counters(counters: ErrorCounters | ExecutionCounters) -> int:
+    return sum([getattr(counters, name) for name in counters.__slots__])
 
 
-def sum_known_floats(values: Iterable[float | None]) -> float | None:
-    """Returns the sum of the known values; None if none is known."""
-    return sum_known(value for value in values)
+def weighted_mean(values: Iterable[tuple[float | None, int]]) -> float | None:
+    """Returns the mean of the known values, each given with its weight; None if the weights add up to 0."""
+    known = [(value, weight) for value, weight in values if value is not None]
+    whole = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / whole if whole else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +264,7 @@ class DeviceFilter:
         return bool(self.device_indices or self.bdfs or self.core_count is not None)
 
     def first_missing_device(self, snapshot: Snapshot) -> str:
-        """Returns the index or PCI address of the first selected device that the host lacks; "" if none is missing."""
+        """Returns the index or PCI address of a selected device that the host lacks; "" if it has all of them."""
         present = {device.index for device in snapshot.devices} | set(snapshot.instance.expected_device_indices)
         bdfs = {device.bdf for device in snapshot.devices}
         lost = [str(index) for index in sorted(self.device_indices - present)]

@@ -157,16 +157,19 @@ def bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "busy") ->
     """Draws a bar of `width` cells, filled in proportion to `ratio` (0..1); an empty bar if the ratio is unknown."""
     if width <= 0:
         return ()
-    bounded = 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
-    filled, track = _filled_and_track(round(bounded * width * 8), width, glyphs)
+    filled, track = _filled_and_track(round(_bounded(ratio) * width * 8), width, glyphs)
     return ((filled, style), (track, "track")) if filled else ((track, "track"),)
+
+
+def _bounded(ratio: float | None) -> float:
+    return 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
 
 
 def thin_bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "memory") -> tuple[Run, ...]:
     """Draws the thin bar that shows memory use. Any ratio above 0 fills at least half a cell."""
     if width <= 0:
         return ()
-    bounded = 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
+    bounded = _bounded(ratio)
     halves = max(round(bounded * width * 2), 1 if bounded else 0)
     whole, half = divmod(halves, 2)
     filled = glyphs.thin_full * whole + (glyphs.thin_half or glyphs.thin_full) * half
@@ -218,7 +221,7 @@ class Dialog:
 
 
 def draw_dialog(page: TextPage, dialog: Dialog, glyphs: Glyphs, width: int, height: int) -> TextPage:
-    """Draws a dialog in the middle of a page."""
+    """Draws a dialog in the middle of a page; a click on an option triggers the action "option" with its number."""
     content = [*dialog.text, *([""] if dialog.text and dialog.options else []), *dialog.options]
     inner = max(_LEAST_CELLS, width_of(dialog.title), width_of(dialog.hint), *(width_of(text) for text in content))
     inner = max(1, min(inner, width - 4))
@@ -230,7 +233,9 @@ def draw_dialog(page: TextPage, dialog: Dialog, glyphs: Glyphs, width: int, heig
     left = max(0, (width - inner - 4) // 2)
     above = max(0, (height - rows - 3) // 2)
     bar = glyphs.vertical
-    lines: list[tuple[Line, ClickTarget | None]] = [((_top_border(dialog.title, inner, glyphs),), None)]
+    border = clip(f"{glyphs.rule} {dialog.title} ", inner + 4)
+    border += glyphs.rule * (inner + 4 - width_of(border))
+    lines: list[tuple[Line, ClickTarget | None]] = [(((border, "heading"),), None)]
     for position in range(top, min(len(content), top + rows)):
         number = position - first_option
         text = cell(content[position], inner)
@@ -251,19 +256,10 @@ def draw_dialog(page: TextPage, dialog: Dialog, glyphs: Glyphs, width: int, heig
             break
         under = result.lines[row]
         box = fit(line, min(width - left, inner + 4))
-        result.lines[row] = fit((*_head(under, left), *box, *_cells_from(under, left + inner + 4, width)), width)
+        result.lines[row] = fit((*fit(under, left), *box, *_cells_from(under, left + inner + 4, width)), width)
         if target is not None:
-            result.targets.append(ClickTarget(row, target.left, target.right, target.action, target.argument))
+            result.targets.append(replace(target, row=row))
     return result
-
-
-def _top_border(title: str, inner: int, glyphs: Glyphs) -> tuple[str, str]:
-    text = clip(f"{glyphs.rule} {title} ", inner + 4)
-    return (text + glyphs.rule * (inner + 4 - width_of(text)), "heading")
-
-
-def _head(line: Line, width: int) -> Line:
-    return fit(line, width)
 
 
 def _cells_from(line: Line, start: int, width: int) -> Line:

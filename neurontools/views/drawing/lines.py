@@ -1,7 +1,8 @@
 """Lines of styled text, the styles and themes for them, and tables made of such lines.
 
 A line is a sequence of runs; a run is a text and the name of a style. The lines do not depend on a terminal: callers
-convert them to Textual strips, ANSI sequences, HTML or plain text."""
+convert them to Textual strips, ANSI sequences, HTML or plain text.
+"""
 
 from __future__ import annotations
 
@@ -60,10 +61,7 @@ class TextPage:
         """Appends another page below this page. If the other page has a list, that list replaces this page's list."""
         offset = len(self.lines)
         self.lines.extend(other.lines)
-        for target in other.targets:
-            self.targets.append(
-                ClickTarget(target.row + offset, target.left, target.right, target.action, target.argument)
-            )
+        self.targets += [replace(target, row=target.row + offset) for target in other.targets]
         if other.list_height:
             self.list_count, self.list_height, self.list_top = other.list_count, other.list_height, other.list_top
 
@@ -76,15 +74,21 @@ class TextPage:
 
     def target_at(self, column: int, row: int) -> ClickTarget | None:
         """Returns the clickable area at a cell, the one added last if several overlap; None if there is none."""
-        for target in reversed(self.targets):
-            if target.row == row and target.left <= column < target.right:
-                return target
-        return None
+        found = (target for target in reversed(self.targets) if target.row == row)
+        return next((target for target in found if target.left <= column < target.right), None)
 
 
 def line_width(line: Iterable[Run]) -> int:
     """Returns the number of terminal cells of a line."""
     return sum(width_of(text) for text, _ in line)
+
+
+def append_run(runs: list[Run], text: str, style: str) -> None:
+    """Appends a text to a line, as part of the last run if that has the same style."""
+    if runs and runs[-1][1] == style:
+        runs[-1] = (runs[-1][0] + text, style)
+    else:
+        runs.append((text, style))
 
 
 def fit(line: Sequence[Run], width: int, style: str = "text") -> Line:
@@ -93,9 +97,7 @@ def fit(line: Sequence[Run], width: int, style: str = "text") -> Line:
     for position, (text, _) in enumerate(line):
         cells = width_of(text)
         if used + cells > width:
-            runs = list(line[:position])
-            runs.append((pad(clip(text, width - used), width - used), line[position][1]))
-            return tuple(runs)
+            return (*line[:position], (pad(clip(text, width - used), width - used), line[position][1]))
         used += cells
     if used == width:
         return tuple(line)
@@ -138,15 +140,14 @@ def clip(text: str, width: int, *, mark: bool = False) -> str:
 
 
 def pad(text: str, width: int) -> str:
-    """Pads a text with spaces to `width` terminal cells. Returns longer texts unchanged."""
+    """Pads a text with spaces to `width` terminal cells; returns a longer text unchanged."""
     return text + " " * (width - width_of(text))
 
 
 def cell(text: str, width: int, *, right: bool = False) -> str:
     """Cuts or pads a text to exactly `width` terminal cells, and ends a cut text in an ellipsis."""
     text = clip(text, width, mark=True)
-    gap = " " * (width - width_of(text))
-    return gap + text if right else text + gap
+    return " " * (width - width_of(text)) + text if right else pad(text, width)
 
 
 def printable(text: str, longest: int = 400) -> str:
@@ -210,17 +211,12 @@ def fitting_columns(columns: Sequence[TableColumn[RowType]], width: int) -> list
             fitting.append(column)
             used += column.cells + 1
     rest = width - used
-    placed = []
-    for column in columns:
-        if column in fitting:
-            placed.append((column, column.cells))
-        elif not column.cells and rest >= _LEAST_REST_CELLS:
-            placed.append((column, rest - 1))
-    return placed
+    has_rest = rest >= _LEAST_REST_CELLS
+    shown = [column for column in columns if column in fitting or (not column.cells and has_rest)]
+    return [(column, column.cells or rest - 1) for column in shown]
 
 
 def title_line(columns: Sequence[tuple[TableColumn[RowType], int]], width: int) -> Line:
-    """Returns the title line of a table."""
     runs: list[Run] = [(" ", "column")]
     for column, cells in columns:
         runs.append((cell(column.title, cells, right=not column.is_text) + " ", "column"))
@@ -228,7 +224,6 @@ def title_line(columns: Sequence[tuple[TableColumn[RowType], int]], width: int) 
 
 
 def row_line(columns: Sequence[tuple[TableColumn[RowType], int]], row: RowType, width: int) -> Line:
-    """Returns the line of one row of a table."""
     runs: list[Run] = [(" ", "text")]
     for column, cells in columns:
         text = column.text(row)
@@ -256,7 +251,7 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """A colour theme: maps style names to styles. Unlisted names get the style `text`."""
+    """A colour theme: maps style names to styles. A name without a style gets the style `text`."""
 
     name: str
     is_dark: bool
@@ -264,7 +259,7 @@ class Theme:
     selected_background: str | None
 
     def style(self, name: str) -> Style:
-        """Returns the style of a name, which may have the suffixes `+found` and `+selected`."""
+        """Returns the style of a name, which may end in the suffixes `+found` and `+selected`."""
         return _resolve_style(self.name, name)
 
 
@@ -297,10 +292,10 @@ def _make_theme(
             "rule": Style(track),
             "title": Style(bar[0], bar[1], bold=True),
             "title_dim": Style(bar[0], bar[1]),
-            "title_warn": (odd := Style("#000000" if is_dark else "#ffffff", warn, bold=True)),
-            "title_warning": odd,
-            "title_bad": (wrong := Style("#ffffff", bad if not is_dark else "#b3261e", bold=True)),
-            "title_critical": wrong,
+            "title_warn": (warning := Style("#000000" if is_dark else "#ffffff", warn, bold=True)),
+            "title_warning": warning,
+            "title_bad": (critical := Style("#ffffff", bad if not is_dark else "#b3261e", bold=True)),
+            "title_critical": critical,
             "good": Style(good),
             "warn": Style(warn),
             "bad": Style(bad, bold=True),
@@ -457,8 +452,8 @@ def parse_theme(name: str, table: object) -> Theme:
     `reverse` and `underline`. The key `selected` is the background of the selected row.
     """
     if not _NAME_PATTERN.fullmatch(name) or name in THEMES or name == "auto":
-        name_rule = ", and not the name of a built-in theme"
-        raise InvalidTheme(f"{name[:40]!r} is not a valid theme name; use up to 31 of a-z, 0-9 and -{name_rule}")
+        name_rule = "use up to 31 of a-z, 0-9 and -, and not the name of a built-in theme"
+        raise InvalidTheme(f"{name[:40]!r} is not a valid theme name; {name_rule}")
     if not isinstance(table, Mapping):
         raise InvalidTheme("must be a table of styles")
     base_name = table.get("base", "dark")

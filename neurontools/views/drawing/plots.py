@@ -11,7 +11,7 @@ from neurontools.client.events import EventSeverity, HostEvent
 from neurontools.client.samples import Curve, HostQuantity, TimeAxis
 from neurontools.util import units
 from neurontools.views.drawing.glyphs import Glyphs
-from neurontools.views.drawing.lines import Line, Run, cell, fit
+from neurontools.views.drawing.lines import Line, Run, append_run, cell, fit
 from neurontools.views.drawing.render_context import RenderContext, heading, shown_events
 
 _LEAST_PLOT = 4  # least lines of a plot, including its heading
@@ -23,7 +23,6 @@ _TICK_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 
 _LABEL_GAP = 4  # least terminal cells between two clock times
 _NO_DATA = "no data"
 _SEVERITY_RANKS = {EventSeverity.INFO: 0, EventSeverity.WARNING: 1, EventSeverity.CRITICAL: 2}
-_SEVERITY_STYLES = ("label", "warn", "bad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +52,10 @@ def plot_lines(context: RenderContext, plots: Sequence[Plot], axis: TimeAxis, wi
 
 
 def percent_label(value: float) -> str:
-    """Formats a ratio as a whole percentage, for the scale of a plot."""
     return units.percent_text(value, 0)
 
 
 def bytes_label(value: float) -> str:
-    """Formats a number of bytes for the scale of a plot."""
     return units.bytes_text(int(value))
 
 
@@ -166,7 +163,8 @@ def backfill_text(context: RenderContext) -> str:
 def clock_line(context: RenderContext, axis: TimeAxis, width: int) -> Line:
     """Draws the line below plots that labels the time axis with clock times at round intervals."""
     cells = [" "] * axis.cells
-    step = next((step for step in _TICK_SECONDS if _label_cells(step) <= step / axis.cell_seconds), 86_400)
+    labelled = ((step, (9 if step < 60 else 6) + _LABEL_GAP) for step in _TICK_SECONDS)
+    step = next((step for step, cells in labelled if cells <= step / axis.cell_seconds), 86_400)
     form = "%H:%M:%S" if step < 60 else "%H:%M"
     offset_seconds = axis.clock_offset_seconds
     first = int((axis.begins_seconds + offset_seconds) // step) + 1
@@ -182,33 +180,18 @@ def clock_line(context: RenderContext, axis: TimeAxis, width: int) -> Line:
     return fit(((" " * scale_cells(width), "dim"), ("".join(cells), "dim")), width)
 
 
-def _label_cells(step: int) -> int:
-    return (9 if step < 60 else 6) + _LABEL_GAP
-
-
 def event_line(context: RenderContext, axis: TimeAxis, width: int) -> Line:
     """Draws the event line of a time axis: a mark for the most severe event per cell, and "no data" in gaps."""
-    marks = event_severities(
-        shown_events(context, context.pid if context.details_pid is None else context.details_pid), axis
-    )
-    runs: list[Run] = [(cell(" events", scale_cells(width)), "label")]
-    gaps = _gap_labels(axis)
-    for position in range(axis.cells):
-        severity = marks.get(position)
-        text, style = (
-            (event_mark(context.glyphs, severity), _SEVERITY_STYLES[severity])
-            if severity is not None
-            else (gaps[position], "dim")
-        )
-        if runs[-1][1] == style and len(runs) > 1:
-            runs[-1] = (runs[-1][0] + text, style)
-        else:
-            runs.append((text, style))
-    return fit(runs, width)
+    events = shown_events(context, context.pid if context.details_pid is None else context.details_pid)
+    marks = event_marks(events, axis, context.glyphs)
+    runs: list[Run] = []
+    for position, gap in enumerate(_gap_labels(axis)):
+        append_run(runs, *marks.get(position, (gap, "dim")))
+    return fit(((cell(" events", scale_cells(width)), "label"), *runs), width)
 
 
-def event_severities(events: tuple[HostEvent, ...], axis: TimeAxis) -> dict[int, int]:
-    """Returns the highest severity (0 to 2) of the events in each cell of a time axis, by cell."""
+def event_marks(events: tuple[HostEvent, ...], axis: TimeAxis, glyphs: Glyphs) -> dict[int, Run]:
+    """Returns the mark of the most severe event in each cell of a time axis, by cell."""
     found: dict[int, int] = {}
     for event in reversed(events):
         if event.at_seconds < axis.begins_seconds:
@@ -216,17 +199,8 @@ def event_severities(events: tuple[HostEvent, ...], axis: TimeAxis) -> dict[int,
         position = axis.cell_at(event.at_seconds)
         if position is not None:
             found[position] = max(found.get(position, 0), _SEVERITY_RANKS[event.severity])
-    return found
-
-
-def event_mark(glyphs: Glyphs, severity: int) -> str:
-    """Returns the character that marks an event: `severity` is 0 for info, 1 for warning, 2 for critical."""
-    return (glyphs.info, glyphs.warn, glyphs.bad)[severity]
-
-
-def event_style(severity: int) -> str:
-    """Returns the style name of an event: `severity` is 0 for info, 1 for warning, 2 for critical."""
-    return _SEVERITY_STYLES[severity]
+    marks: tuple[Run, ...] = ((glyphs.info, "label"), (glyphs.warn, "warn"), (glyphs.bad, "bad"))
+    return {position: marks[rank] for position, rank in found.items()}
 
 
 def _gap_labels(axis: TimeAxis) -> str:

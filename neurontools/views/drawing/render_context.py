@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from neurontools.client.events import HostEvent
-from neurontools.model import EndedProcess, Snapshot, VcpuUsage
+from neurontools.model import EndedProcess, Severity, Snapshot, VcpuUsage
 from neurontools.views.drawing.figures import DeviceFilter, Figures, ProcessFigures
 from neurontools.views.drawing.glyphs import UNICODE, Glyphs
-from neurontools.views.drawing.lines import Line, Run, clip, fit
+from neurontools.views.drawing.lines import SELECTED, Line, Run, TextPage, clip, fit, styled
 
 if TYPE_CHECKING:
     from neurontools.client.samples import Series
     from neurontools.driver.processes import ProcessContext
     from neurontools.model.health import Verdict
+
+SEVERITY_STYLES = {Severity.CRITICAL: "bad", Severity.WARNING: "warn"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,8 @@ class RenderContext:
     match_rows: frozenset[int] = frozenset()  # positions of the list rows that match the search
     match_text: str = ""  # position among the matches of the search, such as "match 2 of 5"
     thresholds: DisplayThresholds = DisplayThresholds()
-    key_texts: Mapping[str, str] = field(
-        default_factory=dict
-    )  # maps the default key of an action to the text of the key that the user bound
+    # Maps the default key of an action to the text of the key that the user bound.
+    key_texts: Mapping[str, str] = field(default_factory=dict)
     tagged: frozenset[int] = frozenset()
     details_pid: int | None = None
     is_time_shown: bool = False  # show the time breakdown of a process instead of its details
@@ -102,7 +103,6 @@ class RenderContext:
     message: str = ""  # message for the key bar, such as the result of the last key
     is_read_only: bool = False
     has_keys: bool = True  # a keyboard is attached, so pages show key hints
-    notes: list[str] = field(default_factory=list)
 
     @classmethod
     def from_snapshot(
@@ -139,6 +139,26 @@ def visible_top(cursor: int, top: int, height: int, count: int) -> int:
     if cursor >= top + height:
         return cursor - height + 1
     return top
+
+
+def add_scrolled_list(
+    context: RenderContext, page: TextPage, count: int, height: int, draw: Callable[[int], Line]
+) -> None:
+    """Adds the rows of a list that fit in `height` lines, scrolled to the selected row, which is highlighted.
+
+    `draw` returns the line of the row at a position of the list, which has `count` rows.
+    """
+    height = max(1, height)
+    cursor = min(context.cursor, count - 1)
+    top = visible_top(cursor, context.top, height, count)
+    positions = range(top, min(count, top + height))
+    lines = [styled(draw(position), SELECTED) if position == cursor else draw(position) for position in positions]
+    page.add_list(lines, count, height, top)
+
+
+def severity_mark(glyphs: Glyphs, severity: Severity) -> str:
+    """Returns the character that marks a warning or a critical finding; " " for lower severities."""
+    return {Severity.CRITICAL: glyphs.bad, Severity.WARNING: glyphs.warn}.get(severity, " ")
 
 
 def shown_devices(context: RenderContext, pid: int | None) -> set[int] | None:
