@@ -238,7 +238,7 @@ def enter(dashboard: DashboardState) -> None:
 
 
 def _enter_core(dashboard: DashboardState) -> None:
-    from neurontools.views.heatmap_page import shown_cores
+    from neurontools.views.history_page import shown_cores
 
     context = dashboard.render_context()
     cores = shown_cores(context) if context is not None else []

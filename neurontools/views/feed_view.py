@@ -14,14 +14,15 @@ from neurontools.client.events import HostEvent
 from neurontools.client.feed import Feed, LiveFeed
 from neurontools.driver.processes import OwnUsage, ProcessContext, read_process_context
 from neurontools.model import EndedProcess, Snapshot, VcpuTimes, VcpuUsage
+from neurontools.model.health import verdicts
 from neurontools.model.host import vcpu_usage_between
 from neurontools.views.drawing.figures import DeviceFilter, Figures
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.render_context import DisplayThresholds, ProcessCost, RenderContext
 from neurontools.views.overview_page import job_rows
-from neurontools.views.process_table import JobRow
+from neurontools.views.process_table import BY_KEY, JobRow
 from neurontools.views.processes_page import process_rows
-from neurontools.views.screen import page_named
+from neurontools.views.screen import list_entries, match_position, matching_rows, page_named
 from neurontools.views.time_cursor import TimeCursor
 
 # Errors that corrupt data in a recording can cause; callers report the error and can still show other moments.
@@ -30,8 +31,6 @@ DEVICE_PAGES = ("topology", "history")
 JOB_PAGES = ("overview", "processes")
 _VERDICT_PAGES = ("health", "topology")
 _EVENT_PAGES = ("health", "history", "heatmap", "processes")
-
-
 _AGAIN_SECONDS = 5.0
 _COST_SECONDS = 1.0
 _LONGEST_APART_SECONDS = 60.0
@@ -69,8 +68,7 @@ class AuxiliaryData:
             return self._vcpus[1]
         before_at, before = self._times
         if not 0 < at_seconds - before_at <= _LONGEST_APART_SECONDS and index > 0:
-            earlier = self._feed.timeline.moments[index - 1].snapshot()
-            before = earlier.host.vcpu_times
+            before = self._feed.timeline.moments[index - 1].snapshot().host.vcpu_times
         spent = vcpu_usage_between(snapshot.host.vcpu_times, before) if before else None
         self._times = at_seconds, snapshot.host.vcpu_times
         self._vcpus = at_seconds, spent[1] if spent is not None else snapshot.host.vcpus
@@ -92,18 +90,15 @@ class AuxiliaryData:
         if selected is None or pid is None:
             return None
         if not isinstance(self._feed, LiveFeed):
-            return ProcessContext(
-                pid, "a recording has neither environment nor tree: they are read where a process runs"
-            )
+            text = "a recording has neither environment nor tree: they are read where a process runs"
+            return ProcessContext(pid, text)
         if selected.process.synthetic:
             return ProcessContext(pid, "synthetic: there is no such process")
         now_seconds = time.monotonic()
         cached = self._process_context
         if cached is None or cached[1].pid != pid or now_seconds - cached[0] >= _AGAIN_SECONDS:
-            cached = self._process_context = (
-                now_seconds,
-                read_process_context(pid, selected.process.started_at_unix_seconds),
-            )
+            found = read_process_context(pid, selected.process.started_at_unix_seconds)
+            cached = self._process_context = now_seconds, found
         return cached[1]
 
 
@@ -173,14 +168,11 @@ class DashboardSettings:
 
     def values_to_save(self) -> dict[str, object]:
         """Returns the settings to save, without the overrides for this run."""
-        stored: dict[str, object] = self.__dict__.get("_stored", {})
-        return asdict(self) | stored
+        return asdict(self) | self.__dict__.get("_stored", {})
 
 
 def _starts_descending(key: str) -> bool:
     """Whether a column initially sorts in descending order: True for quantities."""
-    from neurontools.views.process_table import BY_KEY
-
     return not BY_KEY[key].is_text and key not in ("pid", "cores", "device")
 
 
@@ -210,7 +202,6 @@ class FeedView:
     def __post_init__(self) -> None:
         self.time = TimeCursor(self.feed)
         self.auxiliary = AuxiliaryData(self.feed)
-        self.time.interval_seconds = self.feed.interval_seconds
         self.page = page_named(self.settings.first_page).name
         self.lists: dict[str, ListState] = {}
         self._figures: Figures | None = None
@@ -307,8 +298,6 @@ class FeedView:
             is_read_only=self.is_read_only,
         )
         if self.page in _VERDICT_PAGES:
-            from neurontools.model.health import verdicts
-
             context.verdicts = verdicts(snapshot)
         if self.is_context_list:
             context.process_context = self.auxiliary.process_context(self._figures, self.details_pid)
@@ -319,7 +308,8 @@ class FeedView:
         elif self.page == "host":
             context.vcpus, context.own_cost = self.auxiliary.vcpus(snapshot, index), self.auxiliary.own_cost()
         if context.search_text:
-            self._mark_matches(context)
+            context.match_rows = frozenset(matching_rows(context, list_entries(context)))
+            context.match_text = match_position(context)
         return context
 
     @property
@@ -332,7 +322,6 @@ class FeedView:
         return tuple(each for each in events if each.device_index not in hidden) if hidden else events
 
     def hide_devices(self, indices: frozenset[int]) -> None:
-
         self.hidden_devices = indices
         self._shown = None
 
@@ -355,9 +344,3 @@ class FeedView:
             where.cursor = min(where.cursor, len(keys) - 1)
             self.selected_rows[self.page] = keys[where.cursor]
         context.cursor = where.cursor
-
-    def _mark_matches(self, context: RenderContext) -> None:
-        from neurontools.views.screen import list_entries, match_position, matching_rows
-
-        context.match_rows = frozenset(matching_rows(context, list_entries(context)))
-        context.match_text = match_position(context)

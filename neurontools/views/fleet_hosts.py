@@ -10,12 +10,22 @@ from neurontools.fleet.summary import DeviceCell
 from neurontools.model import Severity
 from neurontools.util import units
 from neurontools.views.drawing.glyphs import Glyphs
-from neurontools.views.drawing.lines import SELECTED, Line, Run, cell, fit, fit_marked, load_style, printable, styled
-from neurontools.views.drawing.render_context import DisplayThresholds
+from neurontools.views.drawing.lines import (
+    Line,
+    Run,
+    append_run,
+    cell,
+    fit,
+    fit_marked,
+    load_style,
+    printable,
+)
+from neurontools.views.drawing.render_context import SEVERITY_STYLES, DisplayThresholds, severity_mark
 
 _IDLE_BELOW_RATIO = DisplayThresholds().idle_below_ratio
 _MOST_NAMES = 3
 HostSort = Callable[[Iterable[HostState]], list[HostState]]
+_LEAST_WIDTH_WITH_CELLS = 100  # least width of a screen whose host table shows a cell per device
 _MINUTE_SECONDS = 60
 _CLOCK_SECONDS = 60.0  # a smaller difference between a host's clock and ours is not shown
 _STYLES = {
@@ -63,11 +73,7 @@ def device_cells(states: Sequence[HostState], glyphs: Glyphs) -> list[Run]:
             if position < len(found.devices) and (ratio := found.devices[position].utilization_ratio) is not None
         ]
         text, style = _cell_run(device, sum(ratios) / len(ratios) if ratios else None, glyphs)
-        style = "dim" if is_lost else style
-        if runs and runs[-1][1] == style:
-            runs[-1] = (runs[-1][0] + text, style)
-        else:
-            runs.append((text, style))
+        append_run(runs, text, "dim" if is_lost else style)
     return runs
 
 
@@ -89,9 +95,8 @@ def cell_grid(states: Sequence[HostState], glyphs: Glyphs, width: int, height: i
         lines.append(fit_marked(((head, "label"), *drawn, (f"{gap}  {shown_text}", "dim")), width))
     if len(shown) < len(groups):
         rest = sum(len(group.states) for group in groups[len(shown) :])
-        lines.append(
-            fit_marked(((f"       and {rest} hosts in {len(groups) - len(shown)} other states", "dim"),), width)
-        )
+        text = f"       and {rest} hosts in {len(groups) - len(shown)} other states"
+        lines.append(fit_marked(((text, "dim"),), width))
     return lines
 
 
@@ -121,8 +126,9 @@ def _cell_run(cell: DeviceCell, ratio: float | None, glyphs: Glyphs) -> Run:
         return "?", "dim"
     if condition == "idle":
         return glyphs.held, "held"
-    level = min(len(glyphs.heat) - 1, int(min(max(ratio, 0.0), 1.0) * len(glyphs.heat)))
-    return glyphs.heat[level], load_style(min(max(ratio, 0.0), 1.0), _IDLE_BELOW_RATIO)
+    ratio = min(max(ratio, 0.0), 1.0)
+    level = min(len(glyphs.heat) - 1, int(ratio * len(glyphs.heat)))
+    return glyphs.heat[level], load_style(ratio, _IDLE_BELOW_RATIO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +191,7 @@ def _percent_reader(name: str) -> Callable[[HostState, float], str]:
 
 
 def _type_text(state: HostState, _now: float) -> str:
-    return (
-        printable(state.summary.instance_type, 40) if state.summary and state.summary.instance_type else units.UNKNOWN
-    )
+    return (printable(state.summary.instance_type, 40) if state.summary else "") or units.UNKNOWN
 
 
 def _steps_text(state: HostState, _now: float) -> str:
@@ -216,37 +220,30 @@ HOST_COLUMNS = (
 
 
 def host_titles(width: int, name_width: int, cells: int) -> Line:
-    """Draws the title line of the host table."""
     runs: list[Run] = [(f"   {cell('HOST', name_width)}", "column")]
-    runs += [
-        (f" {cell(column.title, column.width, right=column.is_right)}", "column") for column in _fitting_columns(width)
-    ]
-    if _has_cells(width):
+    columns = _fitting_columns(width)
+    runs += [(f" {cell(column.title, column.width, right=column.is_right)}", "column") for column in columns]
+    if width >= _LEAST_WIDTH_WITH_CELLS:
         runs.append((f"  {cell('DEVICES', max(cells, 7))}", "column"))
     runs.append(("  WORST FINDING", "column"))
     return fit(runs, width, "column")
 
 
-def host_line(
-    listed: HostRow, now_seconds: float, glyphs: Glyphs, width: int, name_width: int, cells: int, *, is_selected: bool
-) -> Line:
+def host_line(listed: HostRow, now_seconds: float, glyphs: Glyphs, width: int, name_width: int, cells: int) -> Line:
     """Draws a row of the host table. A lost host is dim, and has the age of its data and the reason of the loss."""
     state = listed.state
     is_lost = state.link is not HostLink.LIVE
     style = "dim" if is_lost else "text" if listed.group is None else "strong"
-    mark, mark_style = _severity_mark(state, glyphs)
+    mark, mark_style = _mark_run(state, glyphs)
     runs: list[Run] = [(f" {mark:<1.1} ", mark_style), (cell(printable(listed.name, 260), name_width), style)]
-    runs += [
-        (f" {cell(column.read(state, now_seconds), column.width, right=column.is_right)}", style)
-        for column in _fitting_columns(width)
-    ]
-    if _has_cells(width):
+    texts = [(column.read(state, now_seconds), column) for column in _fitting_columns(width)]
+    runs += [(f" {cell(text, column.width, right=column.is_right)}", style) for text, column in texts]
+    if width >= _LEAST_WIDTH_WITH_CELLS:
         drawn = device_cells((state,), glyphs)
         gap = max(cells, 7) - sum(len(text) for text, _ in drawn)
         runs += [("  ", style), *drawn, (" " * max(0, gap), style)]
     runs.append((f"  {worst_finding_text(state)}", "dim" if is_lost else _STYLES[state.severity]))
-    line = fit_marked(runs, width)
-    return styled(line, SELECTED) if is_selected else line
+    return fit_marked(runs, width)
 
 
 def worst_finding_text(state: HostState) -> str:
@@ -261,16 +258,13 @@ def worst_finding_text(state: HostState) -> str:
         direction = "ahead" if state.clock_ahead_seconds > 0 else "behind"
         texts.append(f"its clock is {units.duration_text(abs(state.clock_ahead_seconds))} {direction}")
     if not found.is_judged:
-        is_told_by_itself = found.daemon_version is not None
-        texts.append("its neurond does not evaluate health" if is_told_by_itself else "health unknown")
+        has_daemon = found.daemon_version is not None
+        texts.append("its neurond does not evaluate health" if has_daemon else "health unknown")
     elif found.findings:
         worst = found.findings[0]
         more = found.critical_count + found.warning_count + found.notice_count - 1
-        synthetic_mark = " [synthetic]" if worst.synthetic else ""
-        texts.append(
-            f"{worst.severity.name.lower()}: {printable(worst.reason or worst.kind)}{synthetic_mark}"
-            + (f" (and {more} more)" if more > 0 else "")
-        )
+        notes = (" [synthetic]" if worst.synthetic else "") + (f" (and {more} more)" if more > 0 else "")
+        texts.append(f"{worst.severity.name.lower()}: {printable(worst.reason or worst.kind)}{notes}")
     elif found.severity:
         texts.append(f"{found.severity.name.lower()}: press Enter for details")
     return "; ".join(reversed(texts))
@@ -280,16 +274,10 @@ def _fitting_columns(width: int) -> list[HostColumn]:
     return [column for column in HOST_COLUMNS if width >= column.least_width]
 
 
-def _has_cells(width: int) -> bool:
-    return width >= 100
-
-
-def _severity_mark(state: HostState, glyphs: Glyphs) -> Run:
+def _mark_run(state: HostState, glyphs: Glyphs) -> Run:
     if state.link is not HostLink.LIVE:
         return ("-" if state.link is HostLink.LOST else ".", "dim")
-    severity = state.severity
-    if severity is Severity.CRITICAL:
-        return glyphs.bad, "bad"
-    if severity is Severity.WARNING:
-        return glyphs.warn, "warn"
-    return (glyphs.good, "good") if severity is not None else ("?", "dim")
+    if state.severity is None:
+        return "?", "dim"
+    style = SEVERITY_STYLES.get(state.severity, "good")
+    return severity_mark(glyphs, state.severity) if style != "good" else glyphs.good, style

@@ -10,10 +10,12 @@ from neurontools.fleet.states import HostLink, HostState, by_name, worst_first
 from neurontools.model import Severity, SourceKind
 from neurontools.model.jobs import JobState
 from neurontools.util import units
-from neurontools.util.units import clock_text, ranges_text
+from neurontools.util.units import clock_text, ranges_text, sum_known
 from neurontools.util.version import __version__
+from neurontools.views.drawing.figures import weighted_mean
 from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
 from neurontools.views.drawing.lines import (
+    SELECTED,
     ClickTarget,
     Line,
     Run,
@@ -25,6 +27,7 @@ from neurontools.views.drawing.lines import (
     fit_marked,
     line_width,
     printable,
+    styled,
 )
 from neurontools.views.drawing.render_context import visible_top
 from neurontools.views.fleet_hosts import HostRow, cell_grid, host_line, host_titles, worst_finding_text
@@ -110,37 +113,25 @@ def fleet_page(context: FleetContext, width: int, height: int) -> TextPage:
             page.add_lines(_section_rule(context, "Devices, similar hosts grouped", width), *rows)
     if height >= _ROOMY_HEIGHT:
         found = worst_jobs_first(context.jobs)
-        rows = fleet_job_lines(
-            found, context.glyphs, width, min(len(found) + 1, max(3, (height - len(page.lines)) // 3))
-        )
+        room = min(len(found) + 1, max(3, (height - len(page.lines)) // 3))
         if found:
-            page.add_lines(_section_rule(context, f"Jobs: {len(found)}, problems first", width), *rows)
+            page.add_lines(_section_rule(context, f"Jobs: {len(found)}, problems first", width))
+            page.add_lines(*fleet_job_lines(found, context.glyphs, width, room))
     title = f"Hosts by {context.group_by}" if context.group_by else "Hosts"
     page.add_lines(_section_rule(context, f"{title}, {context.sort}", width))
-    names = [len(listed.name) for listed in context.rows]
-    name_width = min(
-        _MOST_NAME_CELLS, max(_LEAST_NAME_CELLS, max(names, default=0)), max(_LEAST_NAME_CELLS, width // 4)
-    )
+    longest = max([_LEAST_NAME_CELLS, *(len(listed.name) for listed in context.rows)])
+    name_width = min(_MOST_NAME_CELLS, longest, max(_LEAST_NAME_CELLS, width // 4))
     summaries = [listed.state.summary for listed in context.rows]
     cells = max((len(found.devices) for found in summaries if found is not None), default=0)
     page.add_lines(host_titles(width, name_width, cells))
     room = max(1, height - len(page.lines) - 1)
     top = visible_top(max(0, context.cursor), context.top, room, len(context.rows))
-    shown = [
-        host_line(
-            listed,
-            context.now_seconds,
-            context.glyphs,
-            width,
-            name_width,
-            cells,
-            is_selected=top + at == context.cursor,
-        )
-        for at, listed in enumerate(context.rows[top : top + room])
-    ]
+    shown = []
+    for number, listed in enumerate(context.rows[top : top + room], top):
+        line = host_line(listed, context.now_seconds, context.glyphs, width, name_width, cells)
+        shown.append(styled(line, SELECTED) if number == context.cursor else line)
     page.add_list(shown, len(context.rows), room, top)
-    while len(page.lines) < height - 1:
-        page.add_lines(fit((), width))
+    page.add_lines(*[fit((), width)] * (height - 1 - len(page.lines)))
     page.lines = page.lines[: max(0, height - 1)]
     page.append_page(_key_bar(context, width))
     if context.glyphs is ASCII:
@@ -192,17 +183,12 @@ def _totals_line(context: FleetContext, width: int) -> Line:
         return sum(counts) if counts or not live else None
 
     counts = {word: total(f"{word}_neuroncore_count") for word in ("held", "busy", "free", "unknown")}
-    used = [
-        (found.utilization_ratio * found.held_neuroncore_count, found.held_neuroncore_count)
-        for found in live
-        if found.utilization_ratio is not None and found.held_neuroncore_count is not None
-    ]
-    flops = [found.flops_per_second for found in live if found.flops_per_second is not None]
-    ratio = sum(part for part, _ in used) / sum(count for _, count in used) if any(count for _, count in used) else None
+    ratio = weighted_mean((found.utilization_ratio, found.held_neuroncore_count or 0) for found in live)
+    flops = sum_known(found.flops_per_second for found in live)
     device_count = sum(len(found.devices) for found in live)
     text = f" {device_count:,} devices, {_count_text(total('neuroncore_count'))} NeuronCores: "
     text += ", ".join(f"{_count_text(count)} {word}" for word, count in counts.items() if count or word != "unknown")
-    more = f"   utilization {units.percent_text(ratio, 1)}   {units.flops_text(sum(flops) if flops else None)}"
+    more = f"   utilization {units.percent_text(ratio, 1)}   {units.flops_text(flops)}"
     jobs = total("job_count")
     # Each host of a multi-host job counts the job: subtract the repeated counts.
     again = sum(max(0, (job.host_count or 1) - 1) for job in context.jobs)
@@ -216,8 +202,8 @@ def _count_text(count: int | None) -> str:
 
 
 def _section_rule(context: FleetContext, text: str, width: int) -> Line:
-    if context.filter_text or context.is_filter_edited:
-        text += f", filter: {printable(context.filter_text)}" if text.startswith("Hosts") else ""
+    if (context.filter_text or context.is_filter_edited) and text.startswith("Hosts"):
+        text += f", filter: {printable(context.filter_text)}"
     line = context.glyphs.rule * max(0, width - line_width([(f" {text} ", "")]) - 1)
     return fit(((f"{context.glyphs.rule}", "rule"), (f" {text} ", "heading"), (line, "rule")), width)
 
@@ -258,10 +244,6 @@ def _user_text(job: FleetJob) -> str:
     return f"{count} user{'s' * (count != 1)}"
 
 
-def _hosts_text(job: FleetJob) -> str:
-    return units.UNKNOWN if job.host_count is None else str(job.host_count)
-
-
 def _ranks_text(job: FleetJob) -> str:
     return str(job.rank_count) if job.world_size in (None, job.rank_count) else f"{job.rank_count}/{job.world_size}"
 
@@ -278,17 +260,15 @@ def _steps_text(job: FleetJob) -> str:
     return units.UNKNOWN if job.steps_per_second is None else f"{job.steps_per_second:.3g}"
 
 
-def _step_time_text(job: FleetJob) -> str:
-    return units.UNKNOWN if job.step_seconds is None else units.short_duration_text(job.step_seconds.median)
-
-
 _JOB_COLUMNS = (
     _FleetJobColumn("USER", 10, _user_text, 120, is_right=False),
-    _FleetJobColumn("HOSTS", 5, _hosts_text),
+    _FleetJobColumn("HOSTS", 5, lambda job: units.UNKNOWN if job.host_count is None else str(job.host_count)),
     _FleetJobColumn("RANKS", 9, _ranks_text),
     _FleetJobColumn("CORES", 6, lambda job: str(job.neuroncore_count), 90),
     _FleetJobColumn("STEPS/S", 7, _steps_text),
-    _FleetJobColumn("STEP", 7, _step_time_text, 132),
+    _FleetJobColumn(
+        "STEP", 7, lambda job: units.short_duration_text(job.step_seconds.median if job.step_seconds else None), 132
+    ),
     _FleetJobColumn("UTIL", 5, lambda job: units.percent_text(job.utilization_ratio, 0), 90),
     _FleetJobColumn("MFU", 5, lambda job: units.percent_text(job.mfu_ratio, 0), 76),
 )
@@ -318,10 +298,9 @@ def fleet_job_lines(jobs: Sequence[FleetJob], glyphs: Glyphs, width: int, height
         shown = shown[:-1]
     name_width = min(_MOST_NAME, max([_LEAST_NAME, *(len(job.name) for job in shown)]), max(_LEAST_NAME, width // 4))
     columns = [column for column in _JOB_COLUMNS if width >= column.least_width]
-    titles = f"   {cell('JOB', name_width)}" + "".join(
-        f" {cell(column.title, column.width, right=column.is_right)}" for column in columns
-    )
-    lines = [fit(((f"{titles}  {cell('STATE', _STATE_WIDTH)} PROBLEM", "column"),), width, "column")]
+    titles = "".join(f" {cell(column.title, column.width, right=column.is_right)}" for column in columns)
+    text = f"   {cell('JOB', name_width)}{titles}  {cell('STATE', _STATE_WIDTH)} PROBLEM"
+    lines = [fit(((text, "column"),), width, "column")]
     lines += [_job_line(job, glyphs, columns, name_width, width) for job in shown]
     if len(shown) < len(jobs):
         lines.append(fit(((f"   and {len(jobs) - len(shown)} more jobs", "dim"),), width))
@@ -357,7 +336,7 @@ def problem_text(job: FleetJob) -> str:
 
 
 def _standstill_text(standstill: FleetStandstill) -> str:
-    """Returns which ranks block a collective, for example "3 ranks wait in all_reduce for rank 3 of host b"."""
+    """Returns a text on the ranks that block a collective: "3 ranks wait in all_reduce for rank 3 of host b"."""
     where = printable(standstill.collective, 32) or "a collective"
     count = standstill.waiting_rank_count
     text = f"{count} rank{'s wait' if count > 1 else ' waits'} in {where}"

@@ -1,32 +1,58 @@
-"""The history page: plots of the selected device or core over time, and sparklines of the whole host."""
+"""The history page, which plots a device or core over time, and the heat map page, which shows all cores over time."""
 
 from __future__ import annotations
 
-from neurontools.client.samples import HostQuantity, TimeAxis
+from functools import cache
+from itertools import groupby
+
+from neurontools.client.samples import CoreStep, HostQuantity, TimeAxis, mean_of_cores
+from neurontools.model import LogicalNeuronCore
 from neurontools.model.health import verdicts
 from neurontools.util import units
+from neurontools.views.drawing.core_grid import owner_text
 from neurontools.views.drawing.figures import ProcessFigures
-from neurontools.views.drawing.glyphs import sparkline
-from neurontools.views.drawing.lines import ClickTarget, Line, Run, TextPage, cell, fit, printable, width_of
+from neurontools.views.drawing.glyphs import Glyphs, sparkline
+from neurontools.views.drawing.lines import (
+    LOADS,
+    ClickTarget,
+    Line,
+    Run,
+    TextPage,
+    append_run,
+    cell,
+    fit,
+    load_style,
+    printable,
+    width_of,
+)
 from neurontools.views.drawing.plots import (
     Plot,
     backfill_text,
     bytes_label,
+    clock_line,
+    event_line,
+    event_marks,
     percent_label,
     plot_lines,
     scale_cells,
     time_axis,
     window_text,
 )
-from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading
+from neurontools.views.drawing.render_context import (
+    RenderContext,
+    SearchEntry,
+    add_scrolled_list,
+    heading,
+    shown_devices,
+)
 
 _NAME_CELLS = 10
+_LEAST_FOOT_HEIGHT = 6  # pages with at least this many lines show events and clock times below the map
 
 
 def history_page(context: RenderContext, width: int, height: int) -> TextPage:
     """Draws plots of the selected device or core over time, below sparklines of the whole host or the tab's process."""
-    page = TextPage()
-    page.append_page(_selection_bar(context, width))
+    page = _selection_bar(context, width)
     axis = time_axis(context, width)
     if axis is None:
         page.add_lines(fit(((f"  {backfill_text(context) or 'no history yet'}", "dim"),), width))
@@ -54,9 +80,10 @@ def history_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 def device_entries(context: RenderContext) -> list[SearchEntry]:
     """Returns the devices as search entries, with their names, findings and processes."""
-    wrong: dict[int, str] = {}
-    for verdict in verdicts(context.snapshot):
-        wrong[verdict.device_index] = " ".join(printable(finding.reason) for finding in verdict.findings)
+    reasons = {
+        verdict.device_index: " ".join(printable(finding.reason) for finding in verdict.findings)
+        for verdict in verdicts(context.snapshot)
+    }
     holders: dict[int, list[ProcessFigures]] = {}
     for figures in context.figures.by_pid.values():
         for index in figures.process.device_indices:
@@ -64,7 +91,7 @@ def device_entries(context: RenderContext) -> list[SearchEntry]:
     return [
         SearchEntry(
             str(device.index),
-            f"ND{device.index} ND {device.index} {device.bdf or ''} {wrong.get(device.index, '')}",
+            f"ND{device.index} ND {device.index} {device.bdf or ''} {reasons.get(device.index, '')}",
             tuple(holders.get(device.index, ())),
         )
         for device in context.snapshot.devices
@@ -77,12 +104,10 @@ def _selection_bar(context: RenderContext, width: int) -> TextPage:
     page = TextPage([heading(context, "History", width, about)])
     devices: list[Run] = [(" Device ", "label")]
     left = 8
-    of_tab = {
-        device for figures in context.figures.tab_figures(context.pid) for device in figures.process.device_indices
-    }
+    of_tab = shown_devices(context, context.pid) or ()
     for device in context.snapshot.devices:
         text = f" {device.index} "
-        is_of_tab = context.pid is not None and device.index in of_tab
+        is_of_tab = device.index in of_tab
         style = "mine" if device.index == context.device_index else "text" if is_of_tab else "dim"
         devices.append((text, style))
         page.targets.append(ClickTarget(1, left, left + width_of(text), "device", str(device.index)))
@@ -102,8 +127,7 @@ def _selection_bar(context: RenderContext, width: int) -> TextPage:
 
 def _total_lines(context: RenderContext, axis: TimeAxis, width: int) -> list[Line]:
     """Draws sparklines of utilization, memory and executions, for the whole host or for the tab's process."""
-    series = context.series
-    assert series is not None  # noqa: S101 - the axis is of it
+    assert context.series is not None  # noqa: S101 - the axis is part of the series
     pid = context.pid
     capacity = float(sum(device.memory_bytes for device in context.snapshot.devices)) if pid is None else 0.0
     rows = (
@@ -114,7 +138,7 @@ def _total_lines(context: RenderContext, axis: TimeAxis, width: int) -> list[Lin
     left = scale_cells(width)
     lines = []
     for name, quantity, top, text in rows:
-        curve = series.curve(quantity, axis)
+        curve = context.series.curve(quantity, axis)
         latest = "-" if curve.latest is None else text(curve.latest)
         shown = cell(f" {name}", left)
         if left > _NAME_CELLS + 1:
@@ -122,3 +146,123 @@ def _total_lines(context: RenderContext, axis: TimeAxis, width: int) -> list[Lin
         drawn = sparkline(curve.values, axis.cells, context.glyphs, top or curve.highest or 1.0)
         lines.append(fit(((shown, "label"), (drawn, "spark")), width))
     return lines
+
+
+def heatmap_page(context: RenderContext, width: int, height: int) -> TextPage:
+    """Draws the heat map: a line for each core of the current tab, with one cell per time interval."""
+    cores = shown_cores(context)
+    about = backfill_text(context) or context.key_hint("l: ") + window_text(context.window_seconds)
+    process_part = "" if context.pid is None else f" of PID {context.pid}"
+    title = f"Utilization of {len(cores)} NeuronCore{'s' * (len(cores) != 1)}{process_part} over time"
+    page = TextPage([heading(context, title, width, about), _legend_line(context, width)])
+    axis = time_axis(context, width)
+    if axis is None or context.series is None:
+        page.add_lines(fit(((f"  {backfill_text(context) or 'no history yet'}", "dim"),), width))
+        return page
+    foot = [event_line(context, axis, width), clock_line(context, axis, width)] if height >= _LEAST_FOOT_HEIGHT else []
+    # Each time interval, with the number of adjacent cells that show it.
+    intervals = groupby(context.series.core_steps(axis), key=id)
+    stretches = [(same[0], len(same)) for _, group in intervals if (same := list(group))]
+    named_devices: set[int] = set()  # devices whose name is on a line already
+
+    def line(position: int) -> Line:
+        core = cores[position]
+        is_first = core.device_index not in named_devices
+        named_devices.add(core.device_index)
+        return _core_line(context, core, stretches, axis, width, is_first=is_first)
+
+    add_scrolled_list(context, page, len(cores), height - len(page.lines) - len(foot), line)
+    page.add_lines(*foot)
+    return page
+
+
+def shown_cores(context: RenderContext) -> list[LogicalNeuronCore]:
+    """Returns the cores that the current tab's process holds, or all cores, in the order of the lines."""
+    return [core for core in context.figures.cores if context.pid is None or context.pid in core.owner_pids]
+
+
+def core_entries(context: RenderContext) -> list[SearchEntry]:
+    """Returns the shown cores as search entries, with their names, owners and processes."""
+    figures = context.figures
+    return [
+        SearchEntry(
+            str(core.index),
+            f"ND{core.device_index} ND {core.device_index} NC{core.index} NC {core.index} {owner_text(figures, core)}",
+            tuple([figures.by_pid[pid] for pid in core.owner_pids if pid in figures.by_pid]),
+        )
+        for core in shown_cores(context)
+    ]
+
+
+def _legend_line(context: RenderContext, width: int) -> Line:
+    glyphs, levels = context.glyphs, len(context.glyphs.heat)
+    runs: list[Run] = [(" free ", "dim"), (glyphs.free, "dim"), ("  held and idle ", "dim"), (glyphs.held, "held")]
+    runs.append(("  0% ", "dim"))
+    runs += [(glyph, load_style((position + 0.5) / levels, 0.0)) for position, glyph in enumerate(glyphs.heat)]
+    runs.append((" 100%  no data: empty", "dim"))
+    return fit(runs, width)
+
+
+def _core_line(
+    context: RenderContext,
+    core: LogicalNeuronCore,
+    stretches: list[tuple[CoreStep | None, int]],
+    axis: TimeAxis,
+    width: int,
+    *,
+    is_first: bool,
+) -> Line:
+    first, count = core.cores[0].index, len(core.cores)
+    device = f"ND {core.device_index}" if is_first else ""
+    left = scale_cells(width)
+    latest = units.percent_text(core.utilization_ratio, 0)
+    name = f" {device:<6}NC {core.index:<4}{latest:>5} "
+    if left < len(name):
+        name = f" NC {core.index}"
+    by_value = _value_cells(context.glyphs, context.thresholds.idle_below_ratio)
+    runs: list[Run] = []
+    for step, cells in stretches:
+        glyph, style = _step_cell(context.glyphs, by_value, step, first, count)
+        append_run(runs, glyph * cells, style)
+    own = tuple(event for event in context.events if event.core_index == core.index)
+    for position, mark in event_marks(own, axis, context.glyphs).items() if own else ():
+        runs = _replace_cell(runs, position, mark)
+    return fit(((f"{name:<{left}}"[:left], "label" if is_first else "dim"), *runs), width)
+
+
+def _replace_cell(runs: list[Run], at: int, one: Run) -> list[Run]:
+    """Replaces the cell with index `at` of a line. Each character of the line must be one cell wide."""
+    found: list[Run] = []
+    position = 0
+    for text, style in runs:
+        end = position + len(text)
+        if position <= at < end:
+            found += [(text[: at - position], style), one, (text[at - position + 1 :], style)]
+        else:
+            found.append((text, style))
+        position = end
+    return [run for run in found if run[0]]
+
+
+@cache
+def _value_cells(glyphs: Glyphs, idle_below_ratio: float) -> tuple[Run, ...]:
+    """Returns the cell for each percentage of utilization, 0 to 100. Character and colour both encode the value."""
+    levels = len(glyphs.heat)
+    found = []
+    for hundredths in range(101):
+        value = hundredths / 100
+        style = load_style(value, idle_below_ratio)
+        is_busy = style in LOADS
+        found.append((glyphs.heat[min(levels - 1, int(value * levels))] if is_busy else glyphs.held, style))
+    return tuple(found)
+
+
+def _step_cell(glyphs: Glyphs, by_value: tuple[Run, ...], step: CoreStep | None, first: int, count: int) -> Run:
+    if step is None or first >= len(step.means):
+        return " ", "text"
+    value = step.means[first] if count == 1 else mean_of_cores(step, first, count)
+    if not value and not any(step.owners[first : first + count]):
+        return glyphs.free, "dim"
+    if value is None:
+        return "?", "dim"
+    return by_value[round(max(0.0, min(1.0, value)) * 100)]

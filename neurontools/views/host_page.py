@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from neurontools.model import Host, VcpuUsage
 from neurontools.util import units
+from neurontools.util.formats import copy_fields
 from neurontools.util.units import sum_known
 from neurontools.util.version import __version__
 from neurontools.views.drawing.glyphs import bar, stacked_bar
@@ -35,16 +36,14 @@ _ALL_PORTS = "all"
 
 def host_page(context: RenderContext, width: int, height: int) -> TextPage:
     """Draws the host page: versions, cost of the tools, memory, vCPUs, device power, and the traffic table."""
-    page = TextPage([heading(context, "Host", width, printable(context.snapshot.instance.instance_type, 40))])
-    page.add_lines(*_fact_lines(context, width))
+    title = heading(context, "Host", width, printable(context.snapshot.instance.instance_type, 40))
+    page = TextPage([title, *_fact_lines(context, width)])
     power = _power_lines(context, width)
     room = height - len(page.lines) - _LEAST_TABLE_LINES
-    page.append_page(_vcpu_section(context, width, max(1, (room - len(power)) * 2 // 3)))
+    page.add_lines(*_vcpu_section(context, width, max(1, (room - len(power)) * 2 // 3)))
     if power and height - len(page.lines) - len(power) - 1 >= _LEAST_TABLE_LINES:
-        page.add_lines(
-            heading(context, "Power of devices", width, "share of the maximum in the last full minute (min-max)")
-        )
-        page.add_lines(*power)
+        note = "share of the maximum in the last full minute (min-max)"
+        page.add_lines(heading(context, "Power of devices", width, note), *power)
     page.append_page(_traffic_section(context, width, height - len(page.lines)))
     return page
 
@@ -62,19 +61,13 @@ def _fact_lines(context: RenderContext, width: int) -> list[Line]:
     cost = f"neurond {_cost_text(snapshot.daemon_vcpu_ratio, snapshot.daemon_resident_bytes)}"
     if own is not None:
         cost = f"neuron-top {_cost_text(own.vcpu_ratio, own.resident_bytes)}, {cost}"
-    return [
-        _fact_line("versions", versions, width),
-        _fact_line("overhead", cost, width),
-        *_memory_lines(context, snapshot.host, width),
-    ]
+    facts = (("versions", versions), ("overhead", cost))
+    lines = [labelled_line(name, text, width, _FACT_LABEL_CELLS - 2) for name, text in facts]
+    return [*lines, *_memory_lines(context, snapshot.host, width)]
 
 
 def _cost_text(vcpu_ratio: float | None, resident_bytes: int | None) -> str:
     return f"{units.percent_text(vcpu_ratio)} CPU and {units.bytes_text(resident_bytes)}"
-
-
-def _fact_line(name: str, text: str, width: int) -> Line:
-    return labelled_line(name, text, width, _FACT_LABEL_CELLS - 2)
 
 
 def _memory_lines(context: RenderContext, host: Host, width: int) -> list[Line]:
@@ -93,15 +86,15 @@ def _memory_lines(context: RenderContext, host: Host, width: int) -> list[Line]:
     return lines
 
 
-def _vcpu_section(context: RenderContext, width: int, height: int) -> TextPage:
+def _vcpu_section(context: RenderContext, width: int, height: int) -> list[Line]:
     host = context.snapshot.host
-    average = host.vcpu_average
-    used = None if average is None else 1.0 - average.idle_ratio
+    used = None if host.vcpu_average is None else 1.0 - host.vcpu_average.idle_ratio
     switches = units.count_text(host.context_switches_total)
     text = f"vCPUs: {'-' if host.vcpu_count is None else host.vcpu_count}, {units.percent_text(used, 1)} in use"
-    page = TextPage([heading(context, text, width, f"{switches} context switches")])
-    page.add_lines(*vcpu_lines(context, width, height - 1))
-    return page
+    return [
+        heading(context, text, width, f"{switches} context switches"),
+        *vcpu_lines(context, width, height - 1),
+    ]
 
 
 def _power_lines(context: RenderContext, width: int) -> list[Line]:
@@ -159,31 +152,24 @@ def vcpu_lines(context: RenderContext, width: int, height: int) -> list[Line]:
         across = max(1, min(len(vcpus), width // cells))
         down = -(-len(vcpus) // across)
         if down <= height:
-            return [_vcpu_row(context, vcpus, row, down, across, width) for row in range(down)]
+            return [_vcpu_row(context, row, down, across, width) for row in range(down)]
     return _vcpu_levels(context, vcpus, width, height)
 
 
-def _vcpu_row(
-    context: RenderContext, vcpus: tuple[VcpuUsage, ...], row: int, down: int, across: int, width: int
-) -> Line:
+def _vcpu_row(context: RenderContext, row: int, down: int, across: int, width: int) -> Line:
     """Draws one line of vCPU bars. Indices increase down each column, so a line has every `down`-th vCPU."""
-    cells = width // across
     runs: list[Run] = []
-    for column in range(across):
-        index = column * down + row
-        if index < len(vcpus):
-            runs += _vcpu_bar(context, index, vcpus[index], cells)
+    for index in range(row, min(across * down, len(context.vcpus)), down):
+        runs += _vcpu_bar(context, index, context.vcpus[index], width // across)
     return fit(runs, width)
 
 
 def _vcpu_bar(context: RenderContext, index: int, usage: VcpuUsage, cells: int) -> list[Run]:
     user, system = user_and_system_ratios(usage)
     figure = f"{(user + system) * 100:3.0f}% ".rjust(_VCPU_FIGURE_CELLS)
-    runs: list[Run] = [(f"{index:4} ", "label")]
-    runs += stacked_bar(
-        ((user, "busy"), (system, "system")), cells - _VCPU_LABEL_CELLS - _VCPU_FIGURE_CELLS, context.glyphs
-    )
-    return [*runs, (figure, "text")]
+    room = cells - _VCPU_LABEL_CELLS - _VCPU_FIGURE_CELLS
+    drawn = stacked_bar(((user, "busy"), (system, "system")), room, context.glyphs)
+    return [(f"{index:4} ", "label"), *drawn, (figure, "text")]
 
 
 def _vcpu_levels(context: RenderContext, vcpus: tuple[VcpuUsage, ...], width: int, height: int) -> list[Line]:
@@ -220,19 +206,18 @@ class TrafficRow:
 def traffic_rows(host: Host) -> list[TrafficRow]:
     """Returns the rows of the traffic table: total of all EFA ports (if several), interfaces, disks, each EFA port."""
     ports = [
-        TrafficRow(
-            "EFA",
-            f"{printable(port.device, 40)}/{port.port}",
-            port.state,
-            port.received_bytes_per_second,
-            port.sent_bytes_per_second,
-            port.received_bytes_total,
-            port.sent_bytes_total,
-            port.rdma_read_bytes_total,
-            port.rdma_write_bytes_total,
-            port.dropped_packets_total,
-            port.retransmitted_bytes_total,
-            sum_known((port.retransmit_timeouts_total, port.unresponsive_remotes_total, port.failed_requests_total)),
+        copy_fields(
+            TrafficRow,
+            port,
+            kind="EFA",
+            name=f"{printable(port.device, 40)}/{port.port}",
+            in_bytes_per_second=port.received_bytes_per_second,
+            out_bytes_per_second=port.sent_bytes_per_second,
+            in_bytes_total=port.received_bytes_total,
+            out_bytes_total=port.sent_bytes_total,
+            error_total=sum_known(
+                (port.retransmit_timeouts_total, port.unresponsive_remotes_total, port.failed_requests_total)
+            ),
         )
         for port in host.rdma_ports
     ]
@@ -283,20 +268,10 @@ def traffic_texts(host: Host) -> tuple[str, ...]:
 
 def _all_ports_row(ports: list[TrafficRow]) -> TrafficRow:
     down = [port.state for port in ports if port.state not in ("ACTIVE", None)]
-    return TrafficRow(
-        "EFA",
-        _ALL_PORTS,
-        f"{len(down)} down" if down else "ACTIVE" if any(port.state for port in ports) else None,
-        sum_known(port.in_bytes_per_second for port in ports),
-        sum_known(port.out_bytes_per_second for port in ports),
-        sum_known(port.in_bytes_total for port in ports),
-        sum_known(port.out_bytes_total for port in ports),
-        sum_known(port.rdma_read_bytes_total for port in ports),
-        sum_known(port.rdma_write_bytes_total for port in ports),
-        sum_known(port.dropped_packets_total for port in ports),
-        sum_known(port.retransmitted_bytes_total for port in ports),
-        sum_known(port.error_total for port in ports),
-    )
+    state = f"{len(down)} down" if down else "ACTIVE" if any(port.state for port in ports) else None
+    names = [field.name for field in fields(TrafficRow)[3:]]
+    totals = {name: sum_known(getattr(port, name) for port in ports) for name in names}
+    return TrafficRow("EFA", _ALL_PORTS, state, **totals)
 
 
 def _state_style(row: TrafficRow) -> str:

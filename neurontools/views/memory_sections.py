@@ -20,8 +20,8 @@ from neurontools.model import (
 from neurontools.util import units
 from neurontools.views.drawing.core_grid import owner_text
 from neurontools.views.drawing.glyphs import bar
-from neurontools.views.drawing.lines import SELECTED, Line, Run, TextPage, cell, fit, line_width, printable, styled
-from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading, visible_top
+from neurontools.views.drawing.lines import Line, Run, TextPage, cell, fit, line_width, printable
+from neurontools.views.drawing.render_context import RenderContext, SearchEntry, add_scrolled_list, heading
 
 HOST_CATEGORIES = (
     ("Tensors", "tensors_bytes"),
@@ -45,6 +45,14 @@ FURTHER_CATEGORIES = (
     ("Notifications", "notifications_bytes"),
     ("Uncategorized", "uncategorized_bytes"),
 )
+_SHORT_NAMES = {
+    "Constants": "Const",
+    "DMA Buffers": "DMA",
+    "App. Memory": "App",
+    "Model Code": "Code",
+    "Runtime Memory": "Runtime",
+    "Model Scratchpad": "Scratch",
+}
 _BAR_CELLS = 24
 _LEAST_CELLS_WITH_CATEGORIES = 60  # least width of a screen; narrower screens have no categories
 _NUMBER_CELLS = 15
@@ -72,7 +80,7 @@ def memory_summary(context: RenderContext, width: int, height: int) -> TextPage:
         runs: list[Run] = [(f"{title:<19}", "text"), ("Total ", "dim"), (units.bytes_text(total), "strong")]
         used = line_width(runs)
         for name, value in rows[1:] if width >= _LEAST_CELLS_WITH_CATEGORIES else ():
-            item: list[Run] = [("  " + _short_category(name) + " ", "dim"), (units.bytes_text(value), "text")]
+            item: list[Run] = [(f"  {_SHORT_NAMES.get(name, name)} ", "dim"), (units.bytes_text(value), "text")]
             if used + line_width(item) > width and used > 19:
                 page.add_lines(fit(runs, width))
                 runs, used = [(" " * 17, "text")], 17
@@ -91,31 +99,13 @@ def memory_line(context: RenderContext, width: int) -> Line:
     return fit((*runs, ("  devices ", "dim"), (used, "text")), width)
 
 
-def _short_category(name: str) -> str:
-    return {
-        "Tensors": "Tensors",
-        "Constants": "Const",
-        "DMA Buffers": "DMA",
-        "App. Memory": "App",
-        "Model Code": "Code",
-        "Runtime Memory": "Runtime",
-        "Model Scratchpad": "Scratch",
-    }.get(name, name)
-
-
 def _category_rows(
     title: str, memory: HostMemory | DeviceMemory, categories: tuple[tuple[str, str], ...]
 ) -> list[tuple[str, int | None]]:
     rows: list[tuple[str, int | None]] = [(title, memory.total_bytes)]
     rows += [(name, getattr(memory, field)) for name, field in categories]
-    if other := _other_bytes(memory, categories):
-        rows.append(("Other", other))
-    return rows
-
-
-def _other_bytes(memory: HostMemory | DeviceMemory, categories: tuple[tuple[str, str], ...]) -> int:
-    known_bytes = sum(getattr(memory, field) or 0 for _, field in categories)
-    return (memory.total_bytes or 0) - known_bytes
+    other = (memory.total_bytes or 0) - sum(getattr(memory, field) or 0 for _, field in categories)
+    return [*rows, ("Other", other)] if other else rows
 
 
 def _category_runs(
@@ -162,11 +152,10 @@ class MemoryNode:
     device_index: int
     has_children: bool
     is_open: bool
-    model_id: int | None = None
+    model_id: int | None = None  # None: the node is no model
     device_bytes: int | None = None
     host_bytes: int | None = None
     is_running: bool = True
-    is_model: bool = False
 
 
 def visible_nodes(context: RenderContext) -> list[MemoryNode]:
@@ -209,10 +198,6 @@ def _driver_host_bytes(context: RenderContext, device_index: int) -> int | None:
     return context.snapshot.devices[device_index].host_memory.total_bytes if context.pid is None else None
 
 
-def _simulated_host_bytes(context: RenderContext) -> int | None:
-    return 0 if context.snapshot.source is SourceKind.SIMULATED else None
-
-
 def all_node_keys(context: RenderContext) -> frozenset[str]:
     """Returns the keys of all nodes of the memory tree that can be unfolded."""
     keys = set()
@@ -228,15 +213,13 @@ def all_node_keys(context: RenderContext) -> frozenset[str]:
 def tree_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
     """Returns the rows of the memory tree as search entries. `every` includes rows inside folded nodes."""
     rows = visible_nodes(replace(context, opened=all_node_keys(context))) if every else visible_nodes(context)
-    return [
-        SearchEntry(row.key, f"{row.title} {row.model_id or ''}", within=tuple(_ancestor_keys(row.key))) for row in rows
-    ]
+    return [SearchEntry(row.key, f"{row.title} {row.model_id or ''}", within=_ancestor_keys(row.key)) for row in rows]
 
 
-def _ancestor_keys(key: str) -> Iterator[str]:
-    """Yields the keys of all ancestors of a node of the memory tree, nearest first."""
-    while key := key.rpartition("/")[0]:
-        yield key
+def _ancestor_keys(key: str) -> tuple[str, ...]:
+    """Returns the keys of all ancestors of a node of the memory tree, nearest first."""
+    parent = key.rpartition("/")[0]
+    return (parent, *_ancestor_keys(parent)) if parent else ()
 
 
 def _models_by_core(context: RenderContext) -> dict[int, list[tuple[Process, LoadedModel, Subgraph]]]:
@@ -257,11 +240,8 @@ def _core_nodes(
     key = f"{parent}/nc{core.index}"
     is_open = key in context.opened
     memory = core.memory
-    host = (
-        sum_host_memory(part.host_memory for _, _, part in models).total_bytes
-        if models
-        else _simulated_host_bytes(context)
-    )
+    none = HostMemory() if context.snapshot.source is SourceKind.SIMULATED else None
+    host = sum_host_memory(part.host_memory for _, _, part in models) if models else none
     yield MemoryNode(
         key,
         1,
@@ -270,7 +250,7 @@ def _core_nodes(
         True,
         is_open,
         device_bytes=memory.total_bytes,
-        host_bytes=host,
+        host_bytes=None if host is None else host.total_bytes,
     )
     if not is_open:
         return
@@ -288,7 +268,6 @@ def _core_nodes(
             device_bytes=part.device_memory.total_bytes,
             host_bytes=part.host_memory.total_bytes,
             is_running=model.running,
-            is_model=True,
         )
         if model_open:
             yield from _category_nodes(
@@ -296,7 +275,6 @@ def _core_nodes(
             )
     # Subtracts the models' memory from each category of the core, so that the children add up to the core's memory.
     rest = _subtract_memory(memory, [part.device_memory for _, _, part in models])
-    none = HostMemory() if context.snapshot.source is SourceKind.SIMULATED else None
     yield from _category_nodes(key, 2, core.device_index, rest, none)
 
 
@@ -348,14 +326,13 @@ def folded_tree_heading(context: RenderContext, width: int) -> Line:
     device_part = f" of {len(context.snapshot.devices)}" if context.pid is None else ""
     model_part = f"{len(models)} model{'s' * (len(models) != 1)}"
     where = f"{len(devices)}{device_part} device{'s' * (bool(device_part) or len(devices) != 1)}"
-    text = f"Memory Usage Details: {model_part} on {where}"
-    return heading(context, text, width, context.key_hint("x opens"))
+    return heading(context, f"Memory Usage Details: {model_part} on {where}", width, context.key_hint("x opens"))
 
 
 def memory_tree(context: RenderContext, width: int, height: int) -> TextPage:
     """Draws the memory tree with its heading in `height` lines, scrolled to the cursor."""
     rows = visible_nodes(context)
-    name_cells = _name_cells(width)
+    name_cells = max(10, min(_LONGEST_NAME, width - _ID_CELLS - 2 * _NUMBER_CELLS))
     titles = (
         cell("Model ID", _ID_CELLS, right=True)
         + cell("Device Memory", _NUMBER_CELLS, right=True)
@@ -369,19 +346,14 @@ def memory_tree(context: RenderContext, width: int, height: int) -> TextPage:
         text = "  no device is in use by this process" if context.pid is not None else "  no devices"
         page.add_lines(fit(((text, "dim"),), width))
         return page
-    height = max(1, height - 1)
-    cursor = min(context.cursor, len(rows) - 1)
-    top = visible_top(cursor, context.top, height, len(rows))
-    lines = []
-    for position in range(top, min(len(rows), top + height)):
-        line = fit(_node_line(context, rows[position], name_cells), width)
-        lines.append(styled(line, SELECTED) if position == cursor else line)
-    page.add_list(lines, len(rows), height, top)
+    add_scrolled_list(
+        context,
+        page,
+        len(rows),
+        height - 1,
+        lambda position: fit(_node_line(context, rows[position], name_cells), width),
+    )
     return page
-
-
-def _name_cells(width: int) -> int:
-    return max(10, min(_LONGEST_NAME, width - _ID_CELLS - 2 * _NUMBER_CELLS))
 
 
 def _node_line(context: RenderContext, node: MemoryNode, name_cells: int) -> Line:

@@ -15,7 +15,6 @@ from neurontools.util.units import ranges_text, sum_known
 from neurontools.views.drawing.core_grid import core_grid, grid_layout, grid_rows
 from neurontools.views.drawing.glyphs import stacked_bar
 from neurontools.views.drawing.lines import (
-    SELECTED,
     Line,
     Run,
     TextPage,
@@ -25,10 +24,16 @@ from neurontools.views.drawing.lines import (
     fit_marked,
     load_style,
     printable,
-    styled,
 )
-from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading, visible_top
-from neurontools.views.host_page import traffic_texts
+from neurontools.views.drawing.render_context import (
+    SEVERITY_STYLES,
+    RenderContext,
+    SearchEntry,
+    add_scrolled_list,
+    heading,
+    severity_mark,
+)
+from neurontools.views.host_page import traffic_texts, user_and_system_ratios
 from neurontools.views.memory_sections import (
     folded_tree_heading,
     memory_line,
@@ -41,6 +46,7 @@ from neurontools.views.process_table import (
     WHERE,
     JobRow,
     cores_text,
+    free_cores_text,
     job_and_rank_rows,
     job_key,
     job_search_entries,
@@ -63,7 +69,6 @@ _LONGEST_NAME, _LEAST_NAME = 44, 18
 _LEAST_LINES_WITH_HEADING = 5
 _RATE_CELLS = 7
 _LEAST_FINDING_LINES = 2
-_FINDING_STYLES = {Severity.CRITICAL: "bad", Severity.WARNING: "warn"}
 
 
 def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
@@ -73,7 +78,6 @@ def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
     places = grid_rows(context)
     rows = job_rows(context)
     list_lines, grid_lines = max(2, len(rows) + 2), 1 + len(places)
-    below: list[TextPage] = []
     if context.is_compact:
         grid_lines = min(grid_lines, _COMPACT_GRID_LINES)
         below = [TextPage([vcpu_line(context, width)]), TextPage([memory_line(context, width)])]
@@ -97,9 +101,8 @@ def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
     selected = rows[min(context.cursor, len(rows) - 1)] if rows and context.cursor >= 0 else None
     lit = frozenset(selected.device_indices) if selected is not None else frozenset()
     if len(lit) == len(context.snapshot.devices):
-        lit = frozenset()  # highlighting every device would not distinguish any
-    page = TextPage()
-    page.append_page(core_grid(context, width, grid_lines, places, lit_devices=lit))
+        lit = frozenset()  # if all devices were highlighted, none would stand out
+    page = core_grid(context, width, grid_lines, places, lit_devices=lit)
     room -= len(page.lines)
     if room >= 2:
         page.append_page(job_list_section(context, rows, width, min(room, list_lines)))
@@ -155,10 +158,7 @@ def vcpu_section(context: RenderContext, width: int, *, side_by_side: bool = Fal
     half = width // 2 if side_by_side else width
     first = fit(_usage_bar(context, "System vCPU Usage", system, half), half)
     second = fit(_usage_bar(context, "Runtime vCPU Usage", runtime, width - half if side_by_side else width), half)
-    if side_by_side:
-        page.add_lines(fit((*first, *second), width))
-    else:
-        page.add_lines(first, second)
+    page.add_lines(*([fit((*first, *second), width)] if side_by_side else [first, second]))
     return page
 
 
@@ -194,40 +194,29 @@ def vcpu_line(context: RenderContext, width: int) -> Line:
 def _vcpu_ratios(context: RenderContext) -> tuple[_Ratios, _Ratios]:
     """Returns user and system time as shares of all vCPUs, for the whole host and for the current tab's processes."""
     average = context.snapshot.host.vcpu_average
-    system: _Ratios = (None, None)
-    if average is not None:
-        system = (
-            average.user_ratio + average.nice_ratio,
-            average.system_ratio + average.io_wait_ratio + average.irq_ratio + average.soft_irq_ratio,
-        )
+    system: _Ratios = (None, None) if average is None else user_and_system_ratios(average)
     count = context.snapshot.host.vcpu_count
     processes = context.figures.tab_processes(context.pid)
-    user = sum_known(process.vcpu_user_ratio for process in processes)
-    kernel = sum_known(process.vcpu_system_ratio for process in processes)
-    runtime = (
-        user / count if user is not None and count else None,
-        kernel / count if kernel is not None and count else None,
+    user, kernel = (
+        ratio / count if ratio is not None and count else None
+        for ratio in (
+            sum_known(process.vcpu_user_ratio for process in processes),
+            sum_known(process.vcpu_system_ratio for process in processes),
+        )
     )
-    return system, runtime
+    return system, (user, kernel)
 
 
 def _ratios_text(ratios: _Ratios) -> str:
-    return f"[{_ratio_text(ratios[0])},{_ratio_text(ratios[1])}]"
+    return f"[{','.join('      -' if ratio is None else f'{ratio * 100:6.2f}%' for ratio in ratios)}]"
 
 
 def _usage_bar(context: RenderContext, label: str, ratios: _Ratios, width: int) -> Line:
     user, system = ratios
-    figure = _ratios_text(ratios)
-    runs: list[Run] = [(label.ljust(_USAGE_LABEL_CELLS), "text")]
-    runs += stacked_bar(
-        ((user, "busy"), (system, "system")), width - _USAGE_LABEL_CELLS - len(figure) - 2, context.glyphs
-    )
-    runs.append((f" {figure} ", "text"))
-    return tuple(runs)
-
-
-def _ratio_text(ratio: float | None) -> str:
-    return "-".rjust(7) if ratio is None else f"{ratio * 100:6.2f}%"
+    figure = f" {_ratios_text(ratios)} "
+    cells = width - _USAGE_LABEL_CELLS - len(figure)
+    drawn = stacked_bar(((user, "busy"), (system, "system")), cells, context.glyphs)
+    return ((label.ljust(_USAGE_LABEL_CELLS), "text"), *drawn, (figure, "text"))
 
 
 def job_rows(context: RenderContext, *, every: bool = False) -> list[JobRow]:
@@ -256,16 +245,12 @@ def job_list_section(
         titles += [(cell(column.title, cells, right=column.is_number), "column"), (" ", "column")]
     page.add_lines(fit(titles, width, "column"))
     room = max(1, height - len(page.lines))
-    cursor = min(context.cursor, len(rows) - 1) if with_cursor else -1
-    top = visible_top(max(0, cursor), context.top if with_cursor else 0, room, len(rows))
-    lines = []
-    for position in range(top, min(len(rows), top + room)):
-        line = _job_line(context, rows[position], columns, width)
-        lines.append(styled(line, SELECTED) if position == cursor else line)
     if with_cursor:
-        page.add_list(lines, len(rows), room, top)
+        add_scrolled_list(
+            context, page, len(rows), room, lambda position: _job_line(context, rows[position], columns, width)
+        )
     else:
-        page.add_lines(*lines)
+        page.add_lines(*(_job_line(context, row, columns, width) for row in rows[:room]))
     return page
 
 
@@ -278,12 +263,7 @@ def _job_list_heading(context: RenderContext, rows: list[JobRow], width: int) ->
         parts.append(f"{len(jobs)} job{'s' * (len(jobs) > 1)} of {count} processes")
     if alone:
         parts.append(f"{alone} process{'es' * (alone != 1)}")
-    free = context.figures.free.values()
-    unknown = sum(each is None for each in free)
-    shown_text = f"{sum(each is True for each in free)} of {len(free)} cores free" + (
-        f", {unknown} unknown" if unknown else ""
-    )
-    return heading(context, "Jobs: " + (", ".join(parts) or "none"), width, shown_text)
+    return heading(context, "Jobs: " + (", ".join(parts) or "none"), width, free_cores_text(context.figures))
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +272,7 @@ class _JobColumn:
     cells: int
     need: int  # narrow screens drop columns with the highest `need` first
     text: Callable[[RenderContext, JobRow], str]
-    style: Callable[[RenderContext, JobRow], str] | None = None
+    style: Callable[[RenderContext, JobRow], str] = lambda _context, _row: "text"
     is_number: bool = False
 
 
@@ -307,11 +287,6 @@ def _name_text(context: RenderContext, row: JobRow) -> str:
     tag = "" if process.tag == str(process.pid) else f" {printable(process.tag, 80)}"
     number = f" rank {row.rank.number}" if row.is_below and row.rank.number is not None else ""
     return f"{mark * (1 + row.is_below)}{process.pid}{number}{tag}"
-
-
-def _severity_mark(context: RenderContext, row: JobRow) -> str:
-    severity = _highest_severity(row)
-    return {Severity.CRITICAL: context.glyphs.bad, Severity.WARNING: context.glyphs.warn}.get(severity, " ")
 
 
 def _highest_severity(row: JobRow) -> Severity:
@@ -330,16 +305,12 @@ def _highest_severity(row: JobRow) -> Severity:
     )
 
 
-def _severity_style(_scene: RenderContext, row: JobRow) -> str:
-    return {Severity.CRITICAL: "bad", Severity.WARNING: "warn"}.get(_highest_severity(row), "text")
-
-
-def _user_text(_scene: RenderContext, row: JobRow) -> str:
+def _user_text(_context: RenderContext, row: JobRow) -> str:
     users = row.job.users if row.rank is None else (row.rank.process.user,)
     return "-" if not users or users[0] is None else "several" if len(users) > 1 else printable(users[0], 40)
 
 
-def _ranks_text(_scene: RenderContext, row: JobRow) -> str:
+def _ranks_text(_context: RenderContext, row: JobRow) -> str:
     if row.rank is not None:
         return ""
     here, world = len(row.job.ranks), row.job.world_size
@@ -370,11 +341,11 @@ def _memory_text(context: RenderContext, row: JobRow) -> str:
     return "-" if figures is None else units.short_bytes_text(figures.device_memory_bytes)
 
 
-def _steps_text(_scene: RenderContext, row: JobRow) -> str:
+def _steps_text(_context: RenderContext, row: JobRow) -> str:
     return units.short_rate_text((row.rank or row.job).steps_per_second, _RATE_CELLS)
 
 
-def _executions_text(_scene: RenderContext, row: JobRow) -> str:
+def _executions_text(_context: RenderContext, row: JobRow) -> str:
     per_second = (row.rank.process if row.rank is not None else row.job).executions_per_second
     return units.short_rate_text(per_second, _RATE_CELLS)
 
@@ -384,7 +355,7 @@ def _last_execution_text(context: RenderContext, row: JobRow) -> str:
     return units.short_duration_text(None if at is None else max(0.0, context.snapshot.taken_at_unix_seconds - at))
 
 
-def _straggler_cell(_scene: RenderContext, row: JobRow) -> str:
+def _straggler_cell(_context: RenderContext, row: JobRow) -> str:
     """Returns the stuck rank or straggler of a job. For a process, returns "stuck", "slowest" or ""."""
     if row.rank is None:
         return straggler_text(row.job)
@@ -394,7 +365,7 @@ def _straggler_cell(_scene: RenderContext, row: JobRow) -> str:
     return " ".join(filter(None, ("slowest", found.part))) if found is not None and row.rank is found.rank else ""
 
 
-def _straggler_style(_scene: RenderContext, row: JobRow) -> str:
+def _straggler_style(_context: RenderContext, row: JobRow) -> str:
     return "bad" if any(finding.kind == FindingKind.STUCK for finding in row.job.findings) else "text"
 
 
@@ -415,7 +386,7 @@ def _script_cell(context: RenderContext, row: JobRow) -> str:
     return f"compiling {units.short_duration_text(context.snapshot.taken_at_seconds - since)}: {script}"
 
 
-def _script_style(_scene: RenderContext, row: JobRow) -> str:
+def _script_style(_context: RenderContext, row: JobRow) -> str:
     is_well = (row.rank or row.job).compiling_since_seconds is None and (row.rank or not row.job.missing_ranks)
     return "text" if is_well else "warn"
 
@@ -425,35 +396,22 @@ def _last_step_text(context: RenderContext, row: JobRow) -> str:
     return units.short_duration_text(age_seconds(at, context.snapshot.taken_at_seconds))
 
 
-_MARK = _JobColumn("", 1, 0, _severity_mark, _severity_style)
-
-
 _NAME = _JobColumn("  JOB", _LEAST_NAME, 0, _name_text)
-
-
 _RANKS = _JobColumn("RANKS", 6, 1, _ranks_text, is_number=True)
-
-
 _STEPS = _JobColumn("STEP/S", _RATE_CELLS, 2, _steps_text, is_number=True)
-
-
 _EXECUTIONS = _JobColumn("EXEC/S", _RATE_CELLS, 3, _executions_text, is_number=True)
-
-
 _LAST_STEP = _JobColumn("LAST STEP", 9, 3, _last_step_text, is_number=True)
-
-
 _STRAGGLER = _JobColumn("STRAGGLER", 16, 3, _straggler_cell, _straggler_style)
-
-
 _WHERE = _JobColumn("WHERE", 20, 4, _where_text)
-
-
 _SCRIPT = _JobColumn("SCRIPT", 16, 1, _script_cell, _script_style)
-
-
 _COLUMNS = (
-    _MARK,
+    _JobColumn(
+        "",
+        1,
+        0,
+        lambda context, row: severity_mark(context.glyphs, _highest_severity(row)),
+        lambda _, row: SEVERITY_STYLES.get(_highest_severity(row), "text"),
+    ),
     _NAME,
     _JobColumn("USER", 9, 2, _user_text),
     _RANKS,
@@ -507,11 +465,9 @@ def _job_line(context: RenderContext, row: JobRow, columns: list[tuple[_JobColum
     base = "text" if any(rank.process.reporting or rank.process.synthetic for rank in ranks) else "dim"
     runs: list[Run] = []
     for column, cells in columns:
-        style = column.style(context, row) if column.style is not None else "text"
-        runs += [
-            (cell(column.text(context, row), cells, right=column.is_number), base if style == "text" else style),
-            (" ", base),
-        ]
+        style = column.style(context, row)
+        text = cell(column.text(context, row), cells, right=column.is_number)
+        runs += [(text, base if style == "text" else style), (" ", base)]
     return fit(runs, width)
 
 
@@ -527,8 +483,7 @@ def finding_lines(context: RenderContext, width: int, height: int) -> list[Line]
     hint = f"e: all {len(found)}" if more > 0 and not with_action else "e: events"
     lines = [heading(context, "Findings", width, context.key_hint(hint))]
     for finding, devices in found:
-        style = _FINDING_STYLES[finding.severity]
-        mark = context.glyphs.bad if finding.severity is Severity.CRITICAL else context.glyphs.warn
+        style, mark = SEVERITY_STYLES[finding.severity], severity_mark(context.glyphs, finding.severity)
         runs: list[Run] = [(f" {mark} ", style), (f"ND {ranges_text(devices)}  " if devices else "", style)]
         used = sum(len(text) for text, _ in runs)
         text = clip(printable(sentence(finding, context.snapshot)), width - used, mark=True)

@@ -26,7 +26,6 @@ from neurontools.util.units import day_text, ranges_text, sum_known
 from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.glyphs import bar
 from neurontools.views.drawing.lines import (
-    SELECTED,
     Line,
     Run,
     TextPage,
@@ -36,10 +35,9 @@ from neurontools.views.drawing.lines import (
     labelled_line,
     plain_text,
     printable,
-    styled,
 )
 from neurontools.views.drawing.plots import Plot, bytes_label, percent_label, plot_lines, time_axis
-from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading, visible_top
+from neurontools.views.drawing.render_context import RenderContext, SearchEntry, add_scrolled_list, heading
 from neurontools.views.process_table import WHERE
 
 COMPILING, ADVICE = "compiling", "advice"
@@ -59,7 +57,6 @@ _LEAST_ADVICE_WIDTH = 30
 
 
 def when_text(unix_seconds: float | None) -> str:
-    """Formats a Unix time as local month, day and clock time; "-" if unknown."""
     return "-" if unix_seconds is None else day_text(unix_seconds)
 
 
@@ -81,7 +78,10 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
     page = TextPage([heading(context, title, width, context.key_hint("P step time, E environment, Esc back"))])
     latency = process.total_latency
     errors = process.errors
-    host = process.host_memory
+    started = process.started_at_unix_seconds
+    run_seconds = None if started is None else max(0.0, context.snapshot.taken_at_unix_seconds - started)
+    completed = None if process.executions is None else process.executions.completed_total
+    failed = figures.failed_executions_total
     facts = (
         ("command", printable(process.command, 1000) or "-"),
         ("user", f"{printable(process.user or '-', 40)} (uid {process.uid if process.uid is not None else '-'})"),
@@ -89,7 +89,7 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
         (
             "started",
             (
-                f"{when_text(process.started_at_unix_seconds)}, runs for {_run_time_text(context, process)}, "
+                f"{when_text(started)}, runs for {units.duration_text(run_seconds)}, "
                 f"attached {when_text(process.attached_at_unix_seconds)}"
             ),
         ),
@@ -110,10 +110,8 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
         (
             "executions",
             (
-                f"{units.rate_text(process.executions_per_second)}/s, "
-                f"{'-' if process.executions is None else units.count_text(process.executions.completed_total)} "
-                f"completed, {'-' if figures.failed_executions_total is None else figures.failed_executions_total} "
-                "failed, "
+                f"{units.rate_text(process.executions_per_second)}/s, {units.count_text(completed)} completed, "
+                f"{'-' if failed is None else failed} failed, "
                 f"last {units.duration_text(figures.since_last_execution_seconds)} ago"
             ),
         ),
@@ -138,12 +136,13 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
         (
             "memory",
             (
-                f"device {units.bytes_text(figures.device_memory_bytes)}, host {units.bytes_text(host.total_bytes)} "
+                f"device {units.bytes_text(figures.device_memory_bytes)}, "
+                f"host {units.bytes_text(process.host_memory.total_bytes)} "
                 f"of {units.bytes_text(process.resident_bytes)} resident"
             ),
         ),
         *_training_facts(figures),
-        *_advice_facts(process),
+        *((ADVICE, _advice_text(each)) for each in process.advice),
         (
             "models",
             ", ".join(f"{printable(m.name, 80)} ({'running' if m.running else 'loaded'})" for m in process.models[:4])
@@ -174,16 +173,10 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
     return page
 
 
-def _run_time_text(context: RenderContext, process: Process) -> str:
-    started = process.started_at_unix_seconds
-    return units.duration_text(None if started is None else max(0.0, context.snapshot.taken_at_unix_seconds - started))
-
-
 def _cpu_text(process: Process) -> str:
     """Returns the current CPU use and the CPU time since the process started; 200 % means two busy vCPUs."""
     now = sum_known((process.vcpu_user_ratio, process.vcpu_system_ratio))
-    user, system = process.cpu_user_seconds_total, process.cpu_system_seconds_total
-    spent = sum_known((user, system))
+    spent = sum_known((process.cpu_user_seconds_total, process.cpu_system_seconds_total))
     return (
         f"{units.percent_text(now, 1)} of a vCPU (user {units.percent_text(process.vcpu_user_ratio, 1)}, system "
         f"{units.percent_text(process.vcpu_system_ratio, 1)}), {units.duration_text(spent)} so far"
@@ -242,15 +235,10 @@ def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
     return tuple(facts)
 
 
-def _advice_facts(process: Process) -> tuple[tuple[str, str], ...]:
-    """Returns one fact per piece of advice: rule, place and measurement, without the fix, which `time_page` shows."""
-    return tuple(
-        (
-            ADVICE,
-            f"{printable(each.rule)}{f' at {printable(each.place)}' if each.place else ''}: {printable(each.measured)}",
-        )
-        for each in process.advice
-    )
+def _advice_text(each: ScriptAdvice) -> str:
+    """Returns the rule, place and measurement of a piece of advice, without its fix."""
+    where = f" at {printable(each.place)}" if each.place else ""
+    return f"{printable(each.rule)}{where}: {printable(each.measured)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,17 +256,15 @@ def time_page(context: RenderContext, figures: ProcessFigures, width: int, heigh
     process = figures.process
     title = f"Process {process.pid}  {printable(process.tag, 60)}: where its time goes"
     page = TextPage([heading(context, title, width, context.key_hint("P facts and plots, Esc back"))])
-    page.add_lines(
-        fit(((clip(_current_rates(figures, is_brief=width < _WIDE_CELLS), width, mark=True), "text"),), width)
-    )
+    rates = _current_rates(figures, is_brief=width < _WIDE_CELLS)
+    page.add_lines(fit(((clip(rates, width, mark=True), "text"),), width))
     if figures.compiling_for_seconds is not None:
         text = f" compiling for {units.duration_text(figures.compiling_for_seconds)}"
         page.add_lines(fit(((text, "warn"),), width))
     page.add_lines(*_step_time_lines(context, process, width, is_brief=height < _BRIEF_HEIGHT))
-    advice = advice_lines(process, width, max(0, height // _ADVICE_HEIGHT_DIVISOR))
+    advice = advice_lines(process, width, height // _ADVICE_HEIGHT_DIVISOR)
     room = height - len(page.lines) - len(advice)
-    page.add_lines(*_share_lists(context, process, width, room))
-    page.add_lines(*advice)
+    page.add_lines(*_share_lists(context, process, width, room), *advice)
     return page
 
 
@@ -305,25 +291,22 @@ def _step_time_lines(context: RenderContext, process: Process, width: int, *, is
         return [fit(((" its runtime does not report step time", "dim"),), width)]
     per_step = rates.steps_per_second
     bar_cells = max(8, min(60, width - 48))
-    numbers = "".join(f" {name:>{_NUMBER_CELLS}}" for name in ("NOW", "PER STEP", "TOTAL"))
-    titles = f" {'STEP TIME':<16} {'':<{bar_cells}}{numbers}"
+    titles = f" {'STEP TIME':<16} {'':<{bar_cells}}{_number_cells(('NOW', 'PER STEP', 'TOTAL'))}"
     lines = [fit(((titles, "column"),), width, "column")]
     for part in STEP_PARTS:
         ratio, seconds = getattr(rates, part.ratio), getattr(counters, part.counter)
         if is_brief and not seconds:
             continue
         in_step = ratio / per_step if ratio is not None and per_step else None
-        numbers = "".join(
-            f" {cell(text, _NUMBER_CELLS, right=True)}"
-            for text in (
-                units.percent_text(ratio, 1),
-                units.short_duration_text(in_step),
-                units.short_duration_text(seconds),
-            )
-        )
+        texts = (units.percent_text(ratio, 1), units.short_duration_text(in_step), units.short_duration_text(seconds))
+        numbers = _number_cells(texts)
         runs: list[Run] = [(f" {part.name:<16} ", "label"), *bar(ratio, bar_cells, context.glyphs), (numbers, "text")]
         lines.append(fit(runs, width))
     return lines
+
+
+def _number_cells(texts: Sequence[str]) -> str:
+    return "".join(f" {cell(text, _NUMBER_CELLS, right=True)}" for text in texts)
 
 
 def _share_lists(context: RenderContext, process: Process, width: int, room: int) -> list[Line]:
@@ -387,26 +370,20 @@ def _recent_shares(
 def _share_list(context: RenderContext, title: str, shares: Sequence[_TimeShare], width: int, room: int) -> list[Line]:
     """Draws a list of operators or graphs with its title in at most `room` lines; the last line sums up the rest."""
     numbers = 3 * (_NUMBER_CELLS + 1)
-    name_cells = max(
-        min(_LEAST_NAME_CELLS, width - numbers - 3), min(_MOST_NAME_CELLS, width - numbers - 3 - _LEAST_BAR_CELLS)
-    )
-    bar_cells = max(0, min(_BAR_CELLS, width - name_cells - numbers - 3))
+    room_left = width - numbers - 3
+    name_cells = max(min(_LEAST_NAME_CELLS, room_left), min(_MOST_NAME_CELLS, room_left - _LEAST_BAR_CELLS))
+    bar_cells = max(0, min(_BAR_CELLS, room_left - name_cells))
     if len(shares) > 1 and room == 2:
         title += f", 1 of {len(shares)}"
-    head = f" {cell(title, name_cells)} {'':<{bar_cells}}" + "".join(
-        f" {name:>{_NUMBER_CELLS}}" for name in ("SHARE", "COUNT", "MEAN")
-    )
+    head = f" {cell(title, name_cells)} {'':<{bar_cells}}{_number_cells(('SHARE', 'COUNT', 'MEAN'))}"
     lines = [fit(((head, "column"),), width, "column")]
     if not shares:
         lines.append(fit(((" no timings yet: the runtime times a sample of executions", "dim"),), width))
     shown = list(shares)
     if len(shown) > room - 1 > 1:
-        cut = shown[room - 2 :]
+        shown, cut = shown[: room - 2], shown[room - 2 :]
         executions = sum(share.executions_total for share in cut)
-        shown = [
-            *shown[: room - 2],
-            _TimeShare(f"{len(cut)} more", sum(share.ratio for share in cut), executions, None),
-        ]
+        shown.append(_TimeShare(f"{len(cut)} more", sum(share.ratio for share in cut), executions, None))
     for share in shown:
         texts = (
             units.percent_text(share.ratio, 1),
@@ -416,7 +393,7 @@ def _share_list(context: RenderContext, title: str, shares: Sequence[_TimeShare]
         runs: list[Run] = [
             (f" {cell(share.name, name_cells)} ", "text"),
             *bar(share.ratio, bar_cells, context.glyphs),
-            ("".join(f" {cell(text, _NUMBER_CELLS, right=True)}" for text in texts), "text"),
+            (_number_cells(texts), "text"),
         ]
         lines.append(fit(runs, width))
     return lines[: max(0, room)]
@@ -426,14 +403,7 @@ def process_context_page(context: RenderContext, shown: ProcessContext, width: i
     """Draws the process tree of a process, then its environment variables, as a scrolled list."""
     page = TextPage([heading(context, "Tree and environment", width, "E plots, Esc back")])
     lines = [_problem_line(shown.problem, width)] if shown.problem else _context_lines(shown, width)
-    list_height = max(1, height - len(page.lines))
-    cursor = min(max(0, context.cursor), len(lines) - 1)
-    top = visible_top(cursor, context.top, list_height, len(lines))
-    rows = [
-        styled(lines[position], SELECTED) if position == cursor else lines[position]
-        for position in range(top, min(len(lines), top + list_height))
-    ]
-    page.add_list(rows, len(lines), list_height, top)
+    add_scrolled_list(context, page, len(lines), height - len(page.lines), lines.__getitem__)
     return page
 
 
@@ -489,8 +459,6 @@ def advice_lines(process: Process, width: int, room: int) -> list[Line]:
 
 
 def _advice_text_lines(each: ScriptAdvice, width: int) -> list[Line]:
-    where = f" at {printable(each.place)}" if each.place is not None else ""
-    text = f"{printable(each.rule)}{where}: {printable(each.measured)}"
-    lines = [fit(((f" {clip(text, width - 1, mark=True)}", "warn"),), width)]
+    lines = [fit(((f" {clip(_advice_text(each), width - 1, mark=True)}", "warn"),), width)]
     wrapped = textwrap.wrap(f"do: {printable(each.fix)}", width - 4, break_on_hyphens=False)
     return lines + [fit(((f"   {part}", "text"),), width) for part in wrapped]

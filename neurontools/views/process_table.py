@@ -50,9 +50,8 @@ def _percent(ratio: float | None) -> str:
 def _models(figures: ProcessFigures) -> str:
     models = figures.process.models
     if not models:
-        return (
-            "0" if figures.process.attached_at_unix_seconds is not None else "-"
-        )  # "-" if only the driver reports the process, because the driver knows no models
+        # Only a process that is attached reports its models. The driver knows none.
+        return "0" if figures.process.attached_at_unix_seconds is not None else "-"
     return f"{sum(model.running for model in models)}/{len(models)}"
 
 
@@ -86,23 +85,15 @@ def _errors(figures: ProcessFigures) -> int | None:
     return figures.errors_total + figures.failed_executions_total
 
 
-def _errors_text(figures: ProcessFigures) -> str:
-    return units.short_count_text(_errors(figures), _ERRORS_CELLS)
-
-
 def _workload_name(figures: ProcessFigures) -> str | None:
     """Returns the pod, else the Slurm job, else the container of a process; None if all are unknown."""
     attribution = figures.process.attribution
     if attribution is None:
         return None
     if attribution.pod_name is not None:
-        return (
-            f"{attribution.pod_namespace}/{attribution.pod_name}" if attribution.pod_namespace else attribution.pod_name
-        )
+        return f"{attribution.pod_namespace or ''}/{attribution.pod_name}".removeprefix("/")
     if attribution.slurm_job_id is not None:
-        return f"job {attribution.slurm_job_id}" + (
-            f".{attribution.slurm_step_id}" if attribution.slurm_step_id else ""
-        )
+        return f"job {attribution.slurm_job_id}.{attribution.slurm_step_id or ''}".removesuffix(".")
     container = attribution.container_name or (attribution.container_id[:12] if attribution.container_id else None)
     return container or attribution.pod_uid
 
@@ -180,7 +171,10 @@ PROCESS_COLUMNS = (
     ProcessColumn(
         "p99", "P99", 8, 4, _p99, lambda f: units.short_duration_text(_p99(f)), "seconds", about="99th percentile"
     ),
-    ProcessColumn("errors", "ERR", _ERRORS_CELLS, 4, _errors, _errors_text, about="errors and failed executions"),
+    ProcessColumn(
+        "errors", "ERR", _ERRORS_CELLS, 4, _errors, lambda f: units.short_count_text(_errors(f), _ERRORS_CELLS),
+        about="errors and failed executions",
+    ),
     ProcessColumn(
         "last", "LAST EXEC", 9, 5, lambda f: f.since_last_execution_seconds,
         lambda f: units.short_duration_text(f.since_last_execution_seconds), "seconds",
@@ -190,45 +184,28 @@ PROCESS_COLUMNS = (
 
 
 COMMAND = ProcessColumn(
-    "command",
-    "COMMAND",
-    16,
-    2,
-    lambda f: f.process.command,
-    lambda f: script_text(printable(f.process.command)) or "-",
-    "",
-    True,
+    "command", "COMMAND", 16, 2, lambda f: f.process.command,
+    lambda f: script_text(printable(f.process.command)) or "-", "", True,
     "script and its arguments; the whole command line is in the details",
-)
-
-
+)  # fmt: skip
 WHERE = ProcessColumn(
-    "where",
-    "WHERE",
-    24,
-    6,
-    _workload_name,
-    lambda f: printable(_workload_name(f) or "-", 80),
-    "",
-    True,
+    "where", "WHERE", 24, 6, _workload_name, lambda f: printable(_workload_name(f) or "-", 80), "", True,
     "pod, container or Slurm job",
-)
-
-
+)  # fmt: skip
 EVERY_COLUMN = (*PROCESS_COLUMNS, WHERE, COMMAND)
-
-
 BY_KEY = {column.key: column for column in EVERY_COLUMN}
 
 
-def fitting_process_columns(
-    width: int, *, with_place: bool = False, with_steps: bool = False
+def shown_process_columns(
+    keys: Sequence[str], width: int, *, with_place: bool = False, with_steps: bool = False
 ) -> tuple[list[ProcessColumn], int]:
     """Returns the columns that fit in `width`, and the width left for the command (0: no command).
 
-    Drops columns with the highest rank first. `with_place` includes the column for pods and jobs, `with_steps` that
-    for training steps.
+    `keys` are the columns that the user selected, in their order; if empty, all columns are offered. Drops columns with
+    the highest rank first. `with_place` includes the column for pods and jobs, `with_steps` the one for training steps.
     """
+    if keys:
+        return _selected_columns(keys, width, with_place=with_place, with_steps=with_steps)
     columns: list[ProcessColumn] = []
     used = 2  # width of the mark of tagged rows
     for_command = _USUAL_COMMAND_CELLS if width >= _USUAL_WIDTH else COMMAND.cells
@@ -244,13 +221,9 @@ def fitting_process_columns(
     return sorted(columns, key=EVERY_COLUMN.index), width - used + for_command + 1
 
 
-def selected_process_columns(
-    keys: Sequence[str], width: int, *, with_place: bool = False, with_steps: bool = False
+def _selected_columns(
+    keys: Sequence[str], width: int, *, with_place: bool, with_steps: bool
 ) -> tuple[list[ProcessColumn], int]:
-    """Returns the columns that the user selected and that fit, and the width left for the command (0: no command).
-
-    Keeps the user's order of columns.
-    """
     left_out = {COMMAND.key, *(() if with_place else (WHERE.key,)), *(() if with_steps else ("steps",))}
     columns = [BY_KEY[key] for key in keys if key in BY_KEY and key not in left_out]
     least = COMMAND.cells if COMMAND.key in keys else 0
@@ -273,9 +246,9 @@ def sort_rows(
     for key, is_descending in reversed([order for order in orders if order[0] in BY_KEY]):
         column = BY_KEY[key]
         read = [(column.read(pair[0]), pair) for pair in found]
-        pairs = [(_sortable(value), pair) for value, pair in read if value is not None]
-        pairs.sort(key=lambda one: one[0], reverse=is_descending)
-        found = [pair for _, pair in pairs] + [pair for value, pair in read if value is None]
+        known = [(_sortable(value), pair) for value, pair in read if value is not None]
+        known.sort(key=lambda one: one[0], reverse=is_descending)
+        found = [pair for _, pair in known] + [pair for value, pair in read if value is None]
     return [row for _, row in found]
 
 
@@ -314,7 +287,6 @@ class JobRow:
 
 
 def job_key(job: RunningJob) -> str:
-    """Returns the key that identifies the row of a job."""
     return f"job {job.name}"
 
 
@@ -340,6 +312,13 @@ def job_search_entries(rows: Sequence[JobRow], figures: Figures) -> list[SearchE
     ]
 
 
+def free_cores_text(figures: Figures) -> str:
+    free = figures.free.values()
+    unknown = sum(each is None for each in free)
+    unknown_part = f", {unknown} unknown" if unknown else ""
+    return f"{sum(each is True for each in free)} of {len(free)} cores free{unknown_part}"
+
+
 def rank_name(rank: Rank) -> str:
     """Returns "rank N", or "PID N" if the rank number is unknown."""
     return f"PID {rank.process.pid}" if rank.number is None else f"rank {rank.number}"
@@ -360,17 +339,20 @@ def reported_straggler(job: RunningJob) -> ShownStraggler | None:
     """Returns the straggler of a job from the daemon's findings; None if no finding reports a straggler."""
     for finding in job.findings:
         if finding.kind == FindingKind.SLOW_RANK:
-            return next(
-                (ShownStraggler(rank, finding.part) for rank in job.ranks if rank.process.pid == finding.pid), None
-            )
+            rank = _rank_of(job, finding.pid)
+            return None if rank is None else ShownStraggler(rank, finding.part)
     return None
+
+
+def _rank_of(job: RunningJob, pid: int | None) -> Rank | None:
+    return next((rank for rank in job.ranks if rank.process.pid == pid), None)
 
 
 def straggler_text(job: RunningJob) -> str:
     """Returns the stuck rank of a job, else its straggler with the slow part of the step; "-" if it has neither."""
     for finding in job.findings:
         if finding.kind == FindingKind.STUCK:
-            stuck = next((rank for rank in job.ranks if rank.process.pid == finding.pid), None)
+            stuck = _rank_of(job, finding.pid)
             return "stuck" if stuck is None else f"{rank_name(stuck)} stuck"
     found = reported_straggler(job)
     return "-" if found is None else " ".join(filter(None, (rank_name(found.rank), found.part)))

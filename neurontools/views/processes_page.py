@@ -14,7 +14,6 @@ from neurontools.util import units
 from neurontools.util.units import sum_known
 from neurontools.views.drawing.figures import Figures, ProcessFigures
 from neurontools.views.drawing.lines import (
-    SELECTED,
     ClickTarget,
     Line,
     Run,
@@ -25,20 +24,19 @@ from neurontools.views.drawing.lines import (
     fit_marked,
     load_style,
     printable,
-    styled,
 )
-from neurontools.views.drawing.render_context import RenderContext, SearchEntry, heading, visible_top
+from neurontools.views.drawing.render_context import RenderContext, SearchEntry, add_scrolled_list, heading
 from neurontools.views.process_details import process_context_entries, process_details, uncertain_cores_text, when_text
 from neurontools.views.process_filter import InvalidFilter, parse_filter
 from neurontools.views.process_table import (
     COMMAND,
     JobRow,
     ProcessColumn,
-    fitting_process_columns,
+    free_cores_text,
     job_and_rank_rows,
     job_key,
     job_search_entries,
-    selected_process_columns,
+    shown_process_columns,
     sort_rows,
     straggler_text,
 )
@@ -61,22 +59,17 @@ def process_page(context: RenderContext, width: int, height: int) -> TextPage:
     page = TextPage([_list_heading(context, rows, len(every), width)])
     with_place = any(figures.process.attribution is not None for figures in every)
     with_steps = any(figures.steps_per_second is not None for figures in every)
-    if context.columns:
-        columns, command_cells = selected_process_columns(
-            context.columns, width, with_place=with_place, with_steps=with_steps
-        )
-    else:
-        columns, command_cells = fitting_process_columns(width, with_place=with_place, with_steps=with_steps)
+    columns, command_cells = shown_process_columns(context.columns, width, with_place=with_place, with_steps=with_steps)
     page.append_page(_column_titles(context, columns, command_cells, width))
     footer = _footer(context, rows, width) if height >= 8 and context.cursor >= 0 else []
-    list_height = max(1, height - len(page.lines) - len(footer))
-    cursor = min(context.cursor, len(rows) - 1)
-    top = visible_top(cursor, context.top, list_height, len(rows))
-    lines = []
-    for position in range(top, min(len(rows), top + list_height)):
-        line = _row_line(context, rows[position], columns, command_cells, width)
-        lines.append(styled(line, SELECTED) if position == cursor else line)
-    page.add_list(lines, len(rows), list_height, top)
+    list_height = height - len(page.lines) - len(footer)
+    add_scrolled_list(
+        context,
+        page,
+        len(rows),
+        list_height,
+        lambda position: _row_line(context, rows[position], columns, command_cells, width),
+    )
     if not rows:
         empty_text = "no process holds a NeuronCore"
         if context.filter_text:
@@ -91,14 +84,14 @@ def process_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
     """Returns the rows of the process list, or of a shown environment and process tree, as search entries."""
     if context.process_context is not None:
         return process_context_entries(context.process_context)
-    return (
-        job_search_entries(process_rows(context, every=every), context.figures) if context.details_pid is None else []
-    )
+    if context.details_pid is not None:
+        return []
+    return job_search_entries(process_rows(context, every=every), context.figures)
 
 
 def _list_heading(context: RenderContext, rows: list[JobRow], every: int, width: int) -> Line:
     listed = sum(len(row.ranks) for row in rows if not row.is_below)
-    text = _process_count_text(every) if listed == every else f"{listed} of {every} processes"
+    text = (f"{every} process" + "es" * (every != 1)) if listed == every else f"{listed} of {every} processes"
     jobs = sum(row.rank is None for row in rows)
     if jobs:
         text += f", {jobs} job{'s' * (jobs > 1)}"
@@ -107,17 +100,9 @@ def _list_heading(context: RenderContext, rows: list[JobRow], every: int, width:
     if context.filter_text:
         text += f"  filter: {printable(context.filter_text, 80)}{_filter_error(context.filter_text)}"
     if context.search_text:
-        text += (
-            f"  search: {printable(context.search_text, 80)}, {context.match_text}{_filter_error(context.search_text)}"
-        )
-    free = sum(1 for core in context.figures.cores if core.is_free)
-    unknown = sum(1 for core in context.figures.cores if core.is_free is None)
-    return heading(
-        context,
-        clip(text, max(1, width - 4), mark=True),
-        width,
-        f"{free} of {len(context.figures.cores)} cores free" + (f", {unknown} unknown" if unknown else ""),
-    )
+        error = _filter_error(context.search_text)
+        text += f"  search: {printable(context.search_text, 80)}, {context.match_text}{error}"
+    return heading(context, clip(text, max(1, width - 4), mark=True), width, free_cores_text(context.figures))
 
 
 def _filter_error(text: str) -> str:
@@ -128,30 +113,18 @@ def _filter_error(text: str) -> str:
     return ""
 
 
-def _process_count_text(count: int) -> str:
-    return f"{count} process" if count == 1 else f"{count} processes"
-
-
 def _column_titles(context: RenderContext, columns: list[ProcessColumn], command_cells: int, width: int) -> TextPage:
     runs: list[Run] = [("  ", "column")]
     targets, left = [], 2
-    arrows = {
-        key: context.glyphs.descending if is_descending else context.glyphs.ascending
-        for key, is_descending in (
-            (context.then_sort, context.is_then_descending),
-            (context.sort, context.is_descending),
-        )
-    }
+    orders = ((context.then_sort, context.is_then_descending), (context.sort, context.is_descending))
+    glyphs = context.glyphs
+    arrows = {key: glyphs.descending if is_descending else glyphs.ascending for key, is_descending in orders}
     shown = [(column, column.cells) for column in columns]
     if command_cells:
         shown.append((COMMAND, command_cells - 1))
     for column, cells in shown:
-        is_sorted = column.key == context.sort
-        title = column.title + arrows.get(column.key, "")
-        runs += [
-            (cell(title, cells, right=not column.is_text), "column_sorted" if is_sorted else "column"),
-            (" ", "column"),
-        ]
+        title = cell(column.title + arrows.get(column.key, ""), cells, right=not column.is_text)
+        runs += [(title, "column_sorted" if column.key == context.sort else "column"), (" ", "column")]
         targets.append(ClickTarget(0, left, left + cells + 1, "sort", column.key))
         left += cells + 1
     return TextPage([fit(runs, width, "column")], targets)
@@ -181,10 +154,9 @@ def _override_text(row: JobRow, column: ProcessColumn) -> str:
     """
     if column.key == "pid" and row.rank is None:
         return f"{len(row.ranks)} ranks"
-    has_no_tag = row.rank is not None and row.rank.process.tag == str(row.pid)
-    if column.key == "tag" and row.rank is not None and row.rank.number is not None and has_no_tag:
-        return f"rank {row.rank.number}"
-    return ""
+    if column.key != "tag" or row.rank is None or row.rank.number is None:
+        return ""
+    return f"rank {row.rank.number}" if row.rank.process.tag == str(row.pid) else ""
 
 
 def _cell_style(context: RenderContext, column: ProcessColumn, figures: ProcessFigures, base: str) -> str:
@@ -205,11 +177,8 @@ def _footer(context: RenderContext, rows: list[JobRow], width: int) -> list[Line
     figures = row_figures(context.figures, row)
     process = figures.process
     peak = context.figures.peak_flops_per_core
-    note = (
-        f"MFU: of {units.flops_text(peak)} {catalog.PEAK_DTYPE} peak a physical core"
-        if peak
-        else f"MFU: no {catalog.PEAK_DTYPE} peak known"
-    )
+    peak_text = f"of {units.flops_text(peak)} {catalog.PEAK_DTYPE} peak a physical core"
+    note = f"MFU: {peak_text}" if peak else f"MFU: no {catalog.PEAK_DTYPE} peak known"
     name = f"PID {process.pid}" if row.rank is not None else printable(row.job.name or "", 80)
     facts = _job_facts(row) if row.rank is None else _process_facts(process)
     command = clip(f" {printable(process.command, 2 * width) or 'command unknown'}", width, mark=True)
@@ -224,12 +193,10 @@ def _job_facts(row: JobRow) -> str:
     count, world = len(row.ranks), row.job.world_size
     here = f"{count} ranks" if world in (None, count) else f"{count} of {world} ranks"
     slowest = straggler_text(row.job)
-    facts = f" {here}, Enter {'folds' if row.is_open else 'lists'} them" + (
-        "" if slowest == "-" else f", straggler: {slowest}"
-    )
-    return facts + "".join(
-        f"; {each.severity.name.lower()}: {printable(each.reason, 200)}" for each in row.job.findings
-    )
+    facts = f" {here}, Enter {'folds' if row.is_open else 'lists'} them"
+    facts += "" if slowest == "-" else f", straggler: {slowest}"
+    findings = (f"; {each.severity.name.lower()}: {printable(each.reason, 200)}" for each in row.job.findings)
+    return facts + "".join(findings)
 
 
 def _process_facts(process: Process) -> str:
@@ -275,7 +242,7 @@ def process_rows(context: RenderContext, *, every: bool = False) -> list[JobRow]
 
 
 def row_figures(figures: Figures, row: JobRow) -> ProcessFigures:
-    """Returns the figures of a row: those of its process, or the combined figures of its job's listed processes."""
+    """Returns the figures of the row's process, or the combined figures of its job's listed processes."""
     if row.rank is not None:
         return figures.by_pid[row.rank.process.pid]
     return combined_figures(figures, row.job, row.ranks)

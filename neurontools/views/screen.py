@@ -20,6 +20,7 @@ from neurontools.views.drawing.lines import (
     ClickTarget,
     Run,
     TextPage,
+    append_run,
     ascii_only,
     clip,
     fit,
@@ -39,108 +40,70 @@ _LONGEST_TAG = 20
 
 @dataclass(frozen=True, slots=True)
 class PageSpec:
-    """A page of neuron-top. `hints` lists keys for the key bar, each as key label, text and key name."""
+    """A page of neuron-top. `hints` lists keys for the key bar, each as key label, text and key name.
+
+    `drawer` and `lister` name a module and its function. A module is imported when its page is first drawn, so that the
+    first page appears sooner.
+    """
 
     name: str
     key: str
     title: str
     short_title: str
-    draw: Callable[[RenderContext, int, int], TextPage]
-    search_entries: Callable[
-        ..., list[SearchEntry]
-    ]  # called with (context), or with (context, unfold_all) if `has_folds`
+    drawer: str
+    lister: str
     hints: tuple[tuple[str, str, str], ...]
     has_folds: bool = False
     shows_past: bool = False  # the page shows history, not only the current snapshot
 
+    def draw(self, context: RenderContext, width: int, height: int) -> TextPage:
+        page: TextPage = _imported(self.drawer)(context, width, height)
+        return page
 
-def _import_on_call(module: str, function: str) -> Callable[..., Any]:
-    """Returns a function that imports `module` only when called, so that the first page appears sooner."""
 
-    def call(*arguments: object) -> object:
-        return getattr(import_module(f"neurontools.views.{module}"), function)(*arguments)
-
-    return call
+def _imported(place: str) -> Callable[..., Any]:
+    module, _, function = place.partition(".")
+    return getattr(import_module(f"neurontools.views.{module}"), function)  # type: ignore[no-any-return]
 
 
 PAGES = (
     PageSpec(
-        "overview",
-        "o",
-        "Overview",
-        "Over",
-        _import_on_call("overview_page", "overview_page"),
-        _import_on_call("overview_page", "overview_entries"),
+        *("overview", "o", "Overview", "Over"),
+        *("overview_page.overview_page", "overview_page.overview_entries"),
         (("x", "tree", "x"), ("f", "FLOPS", "f"), ("v", "compact", "v"), *_TIME_HINTS),
         has_folds=True,
     ),
     PageSpec(
-        "processes",
-        "w",
-        "Who holds my cores",
-        "Who",
-        _import_on_call("processes_page", "process_page"),
-        _import_on_call("processes_page", "process_entries"),
+        *("processes", "w", "Who holds my cores", "Who"),
+        *("processes_page.process_page", "processes_page.process_entries"),
         (("/", "filter", "slash"), ("s", "sort", "s"), ("x", "jobs", "x"), *_TIME_HINTS),
         has_folds=True,
     ),
     PageSpec(
-        "topology",
-        "t",
-        "Topology",
-        "Topo",
-        _import_on_call("topology_page", "topology_page"),
-        _import_on_call("history_page", "device_entries"),
+        *("topology", "t", "Topology", "Topo"),
+        *("topology_page.topology_page", "history_page.device_entries"),
         (("c", "colour", "c"), *_TIME_HINTS),
     ),
     PageSpec(
-        "history",
-        "h",
-        "History",
-        "Hist",
-        _import_on_call("history_page", "history_page"),
-        _import_on_call("history_page", "device_entries"),
+        *("history", "h", "History", "Hist"),
+        *("history_page.history_page", "history_page.device_entries"),
         (("l", "window", "l"), *_TIME_HINTS),
         shows_past=True,
     ),
     PageSpec(
-        "heatmap",
-        "m",
-        "Heat map",
-        "Map",
-        _import_on_call("heatmap_page", "heatmap_page"),
-        _import_on_call("heatmap_page", "core_entries"),
+        *("heatmap", "m", "Heat map", "Map"),
+        *("history_page.heatmap_page", "history_page.core_entries"),
         (("l", "window", "l"), *_TIME_HINTS),
         shows_past=True,
     ),
     PageSpec(
-        "health",
-        "e",
-        "Events and health",
-        "Events",
-        _import_on_call("health_page", "health_page"),
-        _import_on_call("health_page", "event_entries"),
+        *("health", "e", "Events and health", "Events"),
+        *("health_page.health_page", "health_page.event_entries"),
         (("n", "next event", "n"), *_TIME_HINTS),
         shows_past=True,
     ),
-    PageSpec(
-        "usage",
-        "u",
-        "Users",
-        "Users",
-        _import_on_call("usage_page", "usage_page"),
-        _import_on_call("usage_page", "ended_entries"),
-        _TIME_HINTS,
-    ),
-    PageSpec(
-        "host",
-        "H",
-        "Host",
-        "Host",
-        _import_on_call("host_page", "host_page"),
-        _import_on_call("host_page", "traffic_entries"),
-        _TIME_HINTS,
-    ),
+    PageSpec(*("usage", "u", "Users", "Users"), *("usage_page.usage_page", "usage_page.ended_entries"), _TIME_HINTS),
+    PageSpec(*("host", "H", "Host", "Host"), *("host_page.host_page", "host_page.traffic_entries"), _TIME_HINTS),
 )
 
 
@@ -152,10 +115,9 @@ def page_named(name: str) -> PageSpec:
 
 def draw_screen(context: RenderContext, width: int, height: int) -> TextPage:
     """Draws the whole screen: exactly `height` lines of `width` cells."""
-    page = TextPage()
     if width <= 0 or height <= 0:
-        return page
-    page.append_page(title_bar(context, width))
+        return TextPage()
+    page = title_bar(context, width)
     foot = TextPage()
     if context.clock.is_past and height >= 6:
         foot.append_page(scrubber(context, width))
@@ -168,20 +130,15 @@ def draw_screen(context: RenderContext, width: int, height: int) -> TextPage:
         body = page_named(context.page).draw(context, width, body_lines)
         del body.lines[body_lines:]
         body.lines.extend([BLANK] * (body_lines - len(body.lines)))
-        _highlight_matches(context, body)
+        for target in body.targets if context.match_rows else ():
+            if target.action == "row" and int(target.argument) in context.match_rows and target.row < len(body.lines):
+                body.lines[target.row] = styled(body.lines[target.row], FOUND)
         page.append_page(body)
     page.append_page(foot)
     page.lines = [line if line_width(line) == width else fit(line, width) for line in page.lines[:height]]
     if context.glyphs is ASCII:
         page.lines = [ascii_only(line) for line in page.lines]
     return page
-
-
-def _highlight_matches(context: RenderContext, body: TextPage) -> None:
-    """Highlights the rows of the page's list that match the search."""
-    for target in body.targets if context.match_rows else ():
-        if target.action == "row" and int(target.argument) in context.match_rows and target.row < len(body.lines):
-            body.lines[target.row] = styled(body.lines[target.row], FOUND)
 
 
 def title_bar(context: RenderContext, width: int) -> TextPage:
@@ -272,11 +229,8 @@ def tab_bar(context: RenderContext, width: int) -> TextPage:
 
     def text_at(position: int) -> str:
         pid = pids[position]
-        name = (
-            "all"
-            if pid is None
-            else clip(printable(context.figures.ranks[pid].process.tag, 80), _LONGEST_TAG, mark=True)
-        )
+        tag = "all" if pid is None else printable(context.figures.ranks[pid].process.tag, 80)
+        name = clip(tag, _LONGEST_TAG, mark=True)
         label = f"[{position + 1}]:{name or pid}"
         return f"{context.glyphs.left}{label}{context.glyphs.right}" if position == current else f" {label} "
 
@@ -294,11 +248,9 @@ def tab_bar(context: RenderContext, width: int) -> TextPage:
         left += width_of(text)
         if left >= width:
             break
-    # Replaces a tab that does not fit with an ellipsis.
-    if left > width and len(runs) > 2:
-        runs.pop()
+    if left > width and len(runs) > 2:  # an ellipsis replaces a tab that does not fit
+        runs[-1] = (f" {context.glyphs.ellipsis}", "tab")
         targets.pop()
-        runs.append((f" {context.glyphs.ellipsis}", "tab"))
     return TextPage([fit(runs, width)], targets)
 
 
@@ -306,15 +258,11 @@ def scrubber(context: RenderContext, width: int) -> TextPage:
     """Draws the scrubber: the position of the shown moment in the known history. A click on a cell moves there."""
     clock = context.clock
     before = clock.last - clock.shown
-    text = f" {date_text(clock.shown_at_unix_seconds)} " + (
-        f"{units.duration_text(before)} back " if before >= 0.05 else "latest "
-    )
-    span = f" of {units.duration_text(clock.last - clock.first)} "
-    if width < 50:
-        span = ""
+    before_text = f"{units.duration_text(before)} back" if before >= 0.05 else "latest"
+    text = f" {date_text(clock.shown_at_unix_seconds)} {before_text} "
+    span = f" of {units.duration_text(clock.last - clock.first)} " if width >= 50 else ""
     room = max(1, width - len(text) - len(span) - 4)
-    cells = [context.glyphs.rule] * room
-    styles = ["rule"] * room
+    cells: list[Run] = [(context.glyphs.rule, "rule")] * room
 
     def place(at: float) -> int:
         share = (at - clock.first) / (clock.last - clock.first) if clock.last > clock.first else 1.0
@@ -322,22 +270,17 @@ def scrubber(context: RenderContext, width: int) -> TextPage:
 
     for at in clock.event_times:
         if clock.first <= at <= clock.last:
-            cells[place(at)], styles[place(at)] = "!", "warn"
-    shown = place(clock.shown)
-    cells[shown], styles[shown] = context.glyphs.position, "strong"
-    runs: list[Run] = [(text, "strong"), ("[", "key")]
-    for character, style in zip(cells, styles, strict=True):
-        if runs[-1][1] == style and len(runs) > 2:
-            runs[-1] = (runs[-1][0] + character, style)
-        else:
-            runs.append((character, style))
-    runs += [("]", "key"), (span, "dim")]
+            cells[place(at)] = ("!", "warn")
+    cells[place(clock.shown)] = (context.glyphs.position, "strong")
+    runs: list[Run] = []
+    for character, style in cells:
+        append_run(runs, character, style)
     left = len(text) + 1
     targets = [
         ClickTarget(0, left + position, left + position + 1, "scrub", str(position / max(1, room - 1)))
         for position in range(room)
     ]
-    return TextPage([fit(runs, width)], targets)
+    return TextPage([fit(((text, "strong"), ("[", "key"), *runs, ("]", "key"), (span, "dim")), width)], targets)
 
 
 def key_bar(context: RenderContext, width: int) -> TextPage:
@@ -363,14 +306,8 @@ def key_bar(context: RenderContext, width: int) -> TextPage:
     item("q", "quit", "key", "q", usual_key="q")
     item("?", "help", "key", "question_mark", usual_key="question_mark")
     for page in PAGES:
-        item(
-            page.key,
-            page.title if width >= 100 else page.short_title,
-            "page",
-            page.name,
-            usual_key=page.key,
-            is_current=page.name == context.page,
-        )
+        title = page.title if width >= 100 else page.short_title
+        item(page.key, title, "page", page.name, usual_key=page.key, is_current=page.name == context.page)
     if width >= 72:
         for key, text, argument in page_named(context.page).hints:
             item(key, text, "key", argument, usual_key=argument)
@@ -380,7 +317,8 @@ def key_bar(context: RenderContext, width: int) -> TextPage:
 def list_entries(context: RenderContext, *, every: bool = False) -> list[SearchEntry]:
     """Returns the rows of the page's list as search entries. `every` includes rows that are folded away."""
     page = page_named(context.page)
-    return page.search_entries(context, every) if page.has_folds else page.search_entries(context)
+    entries: list[SearchEntry] = _imported(page.lister)(context, *([every] if page.has_folds else []))
+    return entries
 
 
 def matching_rows(context: RenderContext, rows: list[SearchEntry]) -> list[int]:
@@ -394,8 +332,8 @@ def matching_rows(context: RenderContext, rows: list[SearchEntry]) -> list[int]:
     phrase = re.compile(_word_pattern(" ".join(context.search_text.casefold().split())))
     if whole := [position for position, row in enumerate(rows) if phrase.search(row.text.casefold())]:
         return whole
-    finds = _make_matcher(context.search_text)
-    return [position for position, row in enumerate(rows) if finds(row)]
+    matches = _make_matcher(context.search_text)
+    return [position for position, row in enumerate(rows) if matches(row)]
 
 
 def match_position(context: RenderContext) -> str:
@@ -418,18 +356,18 @@ def _word_pattern(word: str) -> str:
 
 
 def _make_matcher(text: str) -> Callable[[SearchEntry], bool]:
-    words = [re.compile(_word_pattern(word)) for word in text.casefold().split()]
     from neurontools.views.process_filter import InvalidFilter, parse_filter
 
+    words = [re.compile(_word_pattern(word)) for word in text.casefold().split()]
     try:
         passes = parse_filter(text)
     except InvalidFilter:
         passes = None
 
-    def finds(row: SearchEntry) -> bool:
+    def matches(row: SearchEntry) -> bool:
         own = row.text.casefold()
         if own and all(word.search(own) for word in words):
             return True
         return passes is not None and any(map(passes, row.processes))
 
-    return finds
+    return matches

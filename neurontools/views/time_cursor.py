@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from neurontools.client.feed import Feed, FeedState, ReplayFeed
 from neurontools.views.drawing.render_context import ShownMoment
@@ -23,6 +24,7 @@ class TimeCursor:
         self._advanced_at = now()
         self.at: float | None = None
         self.is_playing = not feed.is_live
+        self.interval_seconds = feed.interval_seconds
         self._has_moved = False
         self._seeks_end = False  # stays at the end of a recording while more of it is loaded
 
@@ -66,7 +68,8 @@ class TimeCursor:
         if not self._feed.is_live:
             self.is_playing = not self.is_playing
         elif self.at is None:
-            self._fix_moment()
+            index = self.index
+            self.at = None if index is None else self._feed.timeline.moments[index].at_seconds
             self._has_moved = False
         else:
             self.at = None
@@ -74,17 +77,14 @@ class TimeCursor:
     def step(self, count: int) -> None:
         """Moves by `count` moments of the timeline; a negative count moves back."""
         index = self.index
-        if index is None:
-            return
-        self._move_to(index + count)
+        if index is not None:
+            self._move_to(index + count)
 
     def leap(self, seconds: float) -> None:
         """Moves by `seconds` on the timeline; a negative value moves back."""
-        index = self.index
-        if index is None:
-            return
-        timeline = self._feed.timeline
-        self._move_to(timeline.index_at(timeline.moments[index].at_seconds + seconds))
+        index, timeline = self.index, self._feed.timeline
+        if index is not None:
+            self._move_to(timeline.index_at(timeline.moments[index].at_seconds + seconds))
 
     def seek(self, share: float) -> None:
         """Moves to a position on the timeline: 0 is its start, 1 its end."""
@@ -126,11 +126,6 @@ class TimeCursor:
         self._speed = min(len(_SPEEDS) - 1, max(0, self._speed + step))
         return self.speed
 
-    def _fix_moment(self) -> None:
-        index = self.index
-        if index is not None:
-            self.at = self._feed.timeline.moments[index].at_seconds
-
     def _move_to(self, index: int) -> None:
         moments = self._feed.timeline.moments
         index = min(max(0, index), len(moments) - 1)
@@ -141,38 +136,31 @@ class TimeCursor:
     def clock(self, recording: str) -> ShownMoment:
         """Returns the shown moment and the state of the feed, for the title and the scrubber."""
         moments = self._feed.timeline.moments
-        is_past = self.at is not None
-        badge, style, problem = self._badge()
-        is_loading = self._feed.is_loading_past
+        shown = ShownMoment(*self._badge(), recording=recording, is_loading_past=self._feed.is_loading_past)
         if not moments:
-            return ShownMoment(badge, style, problem, recording=recording, is_loading_past=is_loading)
+            return shown
+        is_past = self.at is not None
         index = self.index or 0
-        events: tuple[float, ...] = ()
-        if is_past:
-            events = self._feed.timeline.event_times(_EVENT_TIMES)
-        return ShownMoment(
-            badge,
-            style,
-            problem,
-            is_past,
-            moments[0].at_seconds,
-            moments[-1].at_seconds,
-            moments[index].at_seconds,
-            moments[index].at_unix_seconds,
-            events,
-            recording,
-            is_loading,
-            moments[0].at_unix_seconds,
+        return replace(
+            shown,
+            is_past=is_past,
+            first=moments[0].at_seconds,
+            last=moments[-1].at_seconds,
+            shown=moments[index].at_seconds,
+            shown_at_unix_seconds=moments[index].at_unix_seconds,
+            event_times=self._feed.timeline.event_times(_EVENT_TIMES) if is_past else (),
+            first_at_unix_seconds=moments[0].at_unix_seconds,
         )
 
     def is_restless(self) -> bool:
-        """Returns whether the screen shows the growing age of stale data, so that it must be redrawn."""
+        """Returns whether the screen shows the age of stale data, which grows, so that it must be redrawn."""
         if not self._feed.is_live:
             return False
         age = self._now() - self._feed.status.since_seconds
         return self._feed.status.link is not FeedState.LIVE or age > _SILENT_INTERVALS * self.interval_seconds
 
     def _badge(self) -> tuple[str, str, str]:
+        """Returns the state of the feed for the title, its style, and the problem of the feed."""
         status = self._feed.status
         if not self._feed.is_live:
             text = f"REPLAY {self.speed:g}x" if self.is_playing else "REPLAY paused"
@@ -182,23 +170,17 @@ class TimeCursor:
                 return f"{text}, not whole", "title_bad", ""
             return text, "title_warn", ""
         age = self._now() - status.since_seconds
-        if status.link is FeedState.LOST:
-            return f"LOST, data {_seconds(self._data_age())} old", "title_bad", f"trying again: {status.text}"
         moments = self._feed.timeline.moments
+        if status.link is FeedState.LOST:
+            data_age = max(0.0, self._now() - moments[-1].at_seconds) if moments else 0.0
+            return f"LOST, data {_seconds(data_age)} old", "title_bad", f"trying again: {status.text}"
         if status.link is FeedState.LIVE and moments and age > _SILENT_INTERVALS * self.interval_seconds:
             text = "the daemon has gone silent; the numbers are old"
             return f"SILENT, data {_seconds(age)} old", "title_bad", text
         if self.at is None:
-            if status.link is FeedState.CONNECTING:
-                return ("STARTING" if moments else "WAITING"), "title_dim", ""
-            return ("LIVE" if moments else "WAITING"), "title_dim", ""
+            live = "STARTING" if status.link is FeedState.CONNECTING else "LIVE"
+            return live if moments else "WAITING", "title_dim", ""
         return ("PAST" if self._has_moved else "PAUSED"), "title_warn", ""
-
-    interval_seconds = 1.0
-
-    def _data_age(self) -> float:
-        moments = self._feed.timeline.moments
-        return max(0.0, self._now() - moments[-1].at_seconds) if moments else 0.0
 
 
 def _seconds(seconds: float) -> str:

@@ -58,7 +58,7 @@ def test_every_row_of_a_device_with_a_model() -> None:
     assert every_node(two_processes(), TRAIN) == [
         MemoryNode("nd0", 0, "ND 0", 0, True, True, device_bytes=178, host_bytes=5),
         MemoryNode(core, 1, "NC 0  tag7", 0, True, True, device_bytes=178, host_bytes=5),
-        MemoryNode(model, 2, "train.neff", 0, True, True, 10001, 120, 5, is_running=True, is_model=True),
+        MemoryNode(model, 2, "train.neff", 0, True, True, 10001, 120, 5, is_running=True),
         MemoryNode(f"{model}/tensors_bytes", 3, "Tensors", 0, False, False, None, 100, 5),
         MemoryNode(f"{model}/constants_bytes", 3, "Constants", 0, False, False, None, 20, 0),
         MemoryNode(f"{model}/model_code_bytes", 3, "Model Code", 0, False, False, None, 0, 0),
@@ -135,7 +135,7 @@ def test_a_model_is_shown_on_the_core_it_is_on_whatever_the_lnc_of_its_process(
     physical = tuple(range(own_core * held, (own_core + 1) * held))
     host = snapshot_of("trn2.3xlarge", [holding(TRAIN, physical, model, lnc=own_lnc)])
     host = replace(host, instance=replace(host.instance, logical_neuroncore_config=host_lnc))
-    assert [row.key for row in every_node(host) if row.is_model] == [f"nd0/nc{shown_at}/m7.10001"]
+    assert [row.key for row in every_node(host) if row.model_id is not None] == [f"nd0/nc{shown_at}/m7.10001"]
 
 
 def drawn(page: TextPage) -> list[str]:

@@ -16,8 +16,7 @@ from neurontools.views.drawing.glyphs import ASCII, BLOCKS, UNICODE, Glyphs, gly
 from neurontools.views.drawing.lines import line_width, plain_text
 from neurontools.views.drawing.plots import Plot, percent_label, plot_columns, plot_lines, time_axis
 from neurontools.views.drawing.render_context import RenderContext, ShownMoment
-from neurontools.views.heatmap_page import heatmap_page
-from neurontools.views.history_page import history_page
+from neurontools.views.history_page import heatmap_page, history_page
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.still_feed import StillFeed, snapshots
 
