@@ -12,9 +12,8 @@ from neurontools.client.feed import Feed, FeedState, FeedStatus
 from neurontools.client.timeline import Moment, MomentBuilder, PastMomentBuilder
 from neurontools.net.http_site import HostCheck, HttpAccess, HttpPage
 from neurontools.net.tls import Role
-from neurontools.web.browser_access import BrowserSessions, RequestGuard
 from neurontools.web.page_views import HostView
-from neurontools.web.pages import BASE, SingleHostRouter, WebPages
+from neurontools.web.pages import BASE, BrowserSessions, RequestGuard, SingleHostRouter, WebPages
 from neurontools.web.privacy_filter import FilteredTimeline, PrivacyFilter
 from neurontools.web.render_cache import RenderCache
 

@@ -119,17 +119,15 @@ def title_lines(report: RunReport, width: int) -> list[Line]:
     script_name = printable_name(first.script.rpartition("/")[2]) or "profile"
     runs: list[Run] = [
         (f" {script_name}", "strong"),
-        (
-            f", {instance_type}, {counted(len(report.ranks), 'rank')}{where}, ",
-            "text",
-        ),
+        (f", {instance_type}, {counted(len(report.ranks), 'rank')}{where}, ", "text"),
         (f"{counted(report.step_count, 'step')}, {began}", "text"),
     ]
     lines = [fit_marked(runs, width)]
     lines.append(text_line(f"{printable_name(first.device_time)}; counts, FLOPs and bytes are exact", width, "dim"))
-    failures = [(rank.number, failure) for rank in report.ranks if (failure := rank.profile.state.failure)]
     return lines + [
-        text_line(f"rank {rank} failed: {printable_name(failure)}", width, "bad") for rank, failure in failures
+        text_line(f"rank {rank.number} failed: {printable_name(failure)}", width, "bad")
+        for rank in report.ranks
+        if (failure := rank.profile.state.failure)
     ]
 
 
@@ -191,18 +189,21 @@ def _slow_steps(report: RunReport) -> list[SlowStep]:
     return [each for each in rank.slowest if each.seconds > 2 * usual]
 
 
-def _slow_text(slow: SlowStep) -> str:
+def slow_step_text(slow: SlowStep) -> str:
+    """Returns the duration of a step and the part that took longest: "step 7 took 1.2 s: compile 1.1 s"."""
     part, seconds = max(slow.split.parts(), key=lambda each: each[1])
-    ratio = percent_text(slow.split.ratio(seconds), 0)
-    return f"step {count_text(slow.step)} took {duration_text(slow.seconds)}: {part} {duration_text(seconds)}, {ratio}"
+    return f"step {count_text(slow.step)} took {duration_text(slow.seconds)}: {part} {duration_text(seconds)}"
+
+
+def _slow_text(slow: SlowStep) -> str:
+    seconds = max(seconds for _, seconds in slow.split.parts())
+    return f"{slow_step_text(slow)}, {percent_text(slow.split.ratio(seconds), 0)}"
 
 
 def _core_use_text(report: RunReport) -> str:
-    split = report.split
-    busy = split.busy_ratio
+    busy = report.split.busy_ratio
     idle = None if busy is None else 1.0 - busy
-    mfu = percent_text(report.mfu_ratio, 4)
-    rate = flops_text(report.flops_per_second)
+    rate, mfu = flops_text(report.flops_per_second), percent_text(report.mfu_ratio, 4)
     return f"busy {percent_text(busy, 1)}, idle {percent_text(idle, 1)}; {rate}, MFU {mfu} of the bf16 peak"
 
 
@@ -234,7 +235,7 @@ _RANK_COLUMNS: tuple[TableColumn[RankReport], ...] = (
 )
 
 
-_ORDERS: tuple[tuple[str, Callable[[OperatorUse], float]], ...] = (
+OPERATOR_ORDERS: tuple[tuple[str, Callable[[OperatorUse], float]], ...] = (
     ("time", lambda use: use.seconds),
     ("FLOPs", lambda use: use.flops),
     ("bytes", lambda use: use.bytes),
@@ -247,13 +248,13 @@ class _OperatorRow:
 
     use: OperatorUse
     share_ratio: float | None
-    spread: str  # ratio of the operator's time on the slowest rank to that on the fastest rank, such as "1.2x"
+    spread: str  # time on the slowest rank as a multiple of the time on the fastest rank, such as "1.2x"
 
 
 def operator_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
     """Draws three tables of operators, by time, FLOPs and bytes, each with at most `most` rows."""
     lines: list[Line] = []
-    for order, quantity in _ORDERS:
+    for order, quantity in OPERATOR_ORDERS:
         whole = sum(map(quantity, report.operators))
         uses = largest_uses(report.operators, quantity, most)
         columns = fitting_columns(_operator_columns(len(report.ranks) > 1), width)
@@ -275,7 +276,7 @@ def operator_label(use: OperatorUse) -> str:
 
 
 def _spread_text(use: OperatorUse) -> str:
-    """Returns the ratio of an operator's time on the slowest rank to that on the fastest rank, such as "1.2x"."""
+    """Returns the time on the slowest rank as a multiple of the time on the fastest rank, such as "1.2x"."""
     times = [seconds for seconds in use.seconds_by_rank if seconds > 0]
     return f"{max(times) / min(times):.1f}x" if len(times) > 1 else UNKNOWN
 
@@ -315,9 +316,8 @@ def graph_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> lis
     for graph in graphs:
         if graph in shown:
             lines.append(row_line(columns, graph, width))
-            lines.append(
-                fit_marked(((f"{'':{_SHORT_HASH + 2}}why: {printable_name(graph.reason) or UNKNOWN}", "dim"),), width)
-            )
+            why = f"{'':{_SHORT_HASH + 1}}why: {printable_name(graph.reason) or UNKNOWN}"
+            lines.append(text_line(why, width, "dim"))
     left = len(graphs) - len(shown)
     if left:
         lines.append(text_line(f"{glyphs.ellipsis} {counted(left, 'graph')} more", width, "dim"))
@@ -325,7 +325,7 @@ def graph_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> lis
 
 
 def cached_text(graph: GraphUse) -> str:
-    """Returns "compiled", or "cached" for a graph from the compile cache; "-" if unknown."""
+    """Returns "compiled" or, for a graph from the compile cache, "cached"; "-" if unknown."""
     return UNKNOWN if graph.was_cached is None else "cached" if graph.was_cached else "compiled"
 
 
@@ -347,14 +347,10 @@ def memory_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> li
     rank = report.highest
     found, limit = rank.peak, rank.profile.metadata.hbm_limit_bytes
     of_limit = "" if not limit else f" of {bytes_text(limit)}"
-    peak_bytes = rank.hbm_peak_bytes
-    where = "" if found is None else f", core {found.core}"
-    rank_part = f"rank {rank.number}{where}" if len(report.ranks) > 1 else where.removeprefix(", ")
-    lines = [
-        section_heading(
-            "Memory", f"peak {bytes_text(peak_bytes)}{of_limit}{', ' if rank_part else ''}{rank_part}", width, glyphs
-        )
-    ]
+    rank_part = f", rank {rank.number}" if len(report.ranks) > 1 else ""
+    core_part = "" if found is None else f", core {found.core}"
+    note = f"peak {bytes_text(rank.hbm_peak_bytes)}{of_limit}{rank_part}{core_part}"
+    lines = [section_heading("Memory", note, width, glyphs)]
     if found is None:
         return [*lines, text_line("time of the peak not recorded", width, "dim")]
     if found.highest_bytes > found.bytes:
@@ -369,10 +365,8 @@ def memory_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> li
     lines += [row_line(columns, share, width) for share in found.shares[:most]]
     rest = found.shares[most:]
     if rest:
-        shown_text = (
-            f"{glyphs.ellipsis} {counted(len(rest), 'more line')}, {bytes_text(sum(share.bytes for share in rest))}"
-        )
-        lines.append(text_line(shown_text, width, "dim"))
+        size = bytes_text(sum(share.bytes for share in rest))
+        lines.append(text_line(f"{glyphs.ellipsis} {counted(len(rest), 'more line')}, {size}", width, "dim"))
     return lines
 
 
@@ -394,7 +388,6 @@ def collective_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line
 
 
 def category_text(category: str) -> str:
-    """Returns the name of an HBM category with spaces."""
     return category.replace("_", " ")
 
 

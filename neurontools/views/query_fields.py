@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from typing import Any
 
 from neurontools.model import (
     Device,
@@ -24,8 +25,6 @@ from neurontools.util.terminal import error_excerpt
 from neurontools.util.units import UNKNOWN, mean_known, rfc3339_text, sum_known
 
 FieldValue = str | int | float | bool | None | list[int]
-_MIB = 2**20
-_TERA = 1e12
 FORMATS = ("csv", "json", "noheader", "nounits")
 
 
@@ -52,20 +51,11 @@ class DisplayUnit:
 
 
 PLAIN = DisplayUnit("")
-
-
-MEMORY = DisplayUnit("MiB", _MIB)
-
-
+MEMORY = DisplayUnit("MiB", 2**20)
 PERCENT = DisplayUnit("%", 0.01, 2)
-
-
-TFLOPS = DisplayUnit("TFLOPS", _TERA, 3)
-
-
+TFLOPS = DisplayUnit("TFLOPS", 1e12, 3)
 SECONDS = DisplayUnit("s", 1.0, 3)
-
-
+PER_SECOND = DisplayUnit("1/s", 1.0, 2)
 DOLLARS = DisplayUnit("USD", 1.0, 4)
 
 
@@ -94,22 +84,10 @@ def _hbm_used(row: QueryRow) -> int | None:
     return sum(size or 0 for size in used) if used and None not in used else _memory_used(row)
 
 
-def _mean_utilization(cores: tuple[LogicalNeuronCore, ...]) -> float | None:
-    return mean_known(core.utilization_ratio for core in cores)
-
-
-def _total_flops(cores: tuple[LogicalNeuronCore, ...]) -> float | None:
-    return sum_known(core.flops_per_second for core in cores)
-
-
 def _mfu(row: QueryRow, cores: tuple[LogicalNeuronCore, ...]) -> float | None:
-    flops = _total_flops(cores)
+    flops = sum_known(core.flops_per_second for core in cores)
     physical = sum(len(core.cores) for core in cores)
     return flops / (row.peak_flops_per_core * physical) if flops is not None and row.peak_flops_per_core else None
-
-
-def _row_cores(row: QueryRow) -> tuple[LogicalNeuronCore, ...]:
-    return () if row.core is None else (row.core,)
 
 
 def _device_pids(row: QueryRow) -> list[int]:
@@ -124,20 +102,18 @@ def _idle_seconds(row: QueryRow) -> float | None:
     return max(0.0, row.snapshot.taken_at_unix_seconds - max(last)) if last else None
 
 
-def _process_field(name: str) -> Callable[[QueryRow], FieldValue]:
-    return lambda row: None if row.process is None else getattr(row.process, name)
+def _read(path: str) -> Callable[[QueryRow], FieldValue]:
+    """Returns a function that reads a dotted path of attributes from a row; None if an attribute on the way is None."""
 
+    def read(row: QueryRow) -> Any:
+        value: Any = row
+        for name in path.split("."):
+            if value is None:
+                break
+            value = getattr(value, name)
+        return value
 
-def _attribution_field(name: str) -> Callable[[QueryRow], FieldValue]:
-    return lambda row: getattr(row.process.attribution, name, None) if row.process is not None else None
-
-
-def _latency_field(name: str) -> Callable[[QueryRow], FieldValue]:
-    return lambda row: getattr(row.process.total_latency, name, None) if row.process is not None else None
-
-
-def _rates_field(name: str) -> Callable[[QueryRow], FieldValue]:
-    return lambda row: getattr(row.process.training_rates, name, None) if row.process is not None else None
+    return read
 
 
 def _training_field(read: Callable[[TrainingCounters, float], float | None]) -> Callable[[QueryRow], FieldValue]:
@@ -148,48 +124,40 @@ def _training_field(read: Callable[[TrainingCounters, float], float | None]) -> 
     return value
 
 
-def _ecc_field(name: str) -> Callable[[QueryRow], FieldValue]:
-    return lambda row: getattr(row.device.ecc, name)
-
-
-def _memory_field(name: str) -> Callable[[QueryRow], FieldValue]:
-    return lambda row: None if row.core is None else getattr(row.core.memory, name)
-
-
-def _list_price(instance_type: str) -> float | None:
-    """Returns the on-demand price of an instance type in US dollars per hour; None if it is unknown."""
+def _list_price(row: QueryRow) -> float | None:
+    """Returns the on-demand price of the instance in US dollars per hour; None if it is unknown."""
     from neurontools import catalog
 
     try:
-        return catalog.load(instance_type).on_demand_usd_per_hour.value
+        return catalog.load(row.snapshot.instance.instance_type).on_demand_usd_per_hour.value
     except catalog.UnknownInstanceType:
         return None
 
 
-def _timestamp(row: QueryRow) -> str:
-    return rfc3339_text(row.snapshot.taken_at_unix_seconds)
-
-
 DEVICE_FIELDS = (
-    QueryField("timestamp", "timestamp", PLAIN, "time of the snapshot, in UTC", _timestamp),
-    QueryField("index", "index", PLAIN, "index of the device", lambda row: row.device.index),
-    QueryField("bdf", "bdf", PLAIN, "PCI address", lambda row: row.device.bdf),
     QueryField(
-        "instance_type", "instance_type", PLAIN, "type of the instance", lambda row: row.snapshot.instance.instance_type
+        "timestamp",
+        "timestamp",
+        PLAIN,
+        "time of the snapshot, in UTC",
+        lambda row: rfc3339_text(row.snapshot.taken_at_unix_seconds),
+    ),
+    QueryField("index", "index", PLAIN, "index of the device", _read("device.index")),
+    QueryField("bdf", "bdf", PLAIN, "PCI address", _read("device.bdf")),
+    QueryField(
+        "instance_type", "instance_type", PLAIN, "type of the instance", _read("snapshot.instance.instance_type")
     ),
     QueryField(
         "price_per_hour",
         "list_price_usd_per_hour",
         DOLLARS,
         "list price of the whole instance on demand, US dollars an hour",
-        lambda row: _list_price(row.snapshot.instance.instance_type),
+        _list_price,
     ),
-    QueryField(
-        "instance_id", "instance_id", PLAIN, "id of the instance", lambda row: row.snapshot.instance.instance_id
-    ),
-    QueryField("serial", "serial_number", PLAIN, "serial number of the device", lambda row: row.device.serial_number),
-    QueryField("numa_node", "numa_node", PLAIN, "NUMA node", lambda row: row.device.numa_node),
-    QueryField("cpu_affinity", "cpu_affinity", PLAIN, "vCPUs near the device", lambda row: row.device.cpu_affinity),
+    QueryField("instance_id", "instance_id", PLAIN, "id of the instance", _read("snapshot.instance.instance_id")),
+    QueryField("serial", "serial_number", PLAIN, "serial number of the device", _read("device.serial_number")),
+    QueryField("numa_node", "numa_node", PLAIN, "NUMA node", _read("device.numa_node")),
+    QueryField("cpu_affinity", "cpu_affinity", PLAIN, "vCPUs near the device", _read("device.cpu_affinity")),
     QueryField(
         "connected_to", "connected_to", PLAIN, "NeuronLink neighbours", lambda row: list(row.device.connected_to)
     ),
@@ -204,7 +172,7 @@ DEVICE_FIELDS = (
         lambda row: sum(core.is_free is True for core in row.device_cores),
     ),
     QueryField("pids", "pids", PLAIN, "processes that hold or may hold cores of the device", _device_pids),
-    QueryField("memory.total", "memory_total_bytes", MEMORY, "HBM of the device", lambda row: row.device.memory_bytes),
+    QueryField("memory.total", "memory_total_bytes", MEMORY, "HBM of the device", _read("device.memory_bytes")),
     QueryField("memory.used", "memory_used_bytes", MEMORY, "HBM in use", _hbm_used),
     QueryField(
         "memory.free",
@@ -218,16 +186,22 @@ DEVICE_FIELDS = (
         "utilization_ratio",
         PERCENT,
         "mean of its cores",
-        lambda row: _mean_utilization(row.device_cores),
+        lambda row: mean_known(core.utilization_ratio for core in row.device_cores),
     ),
-    QueryField("flops", "flops_per_second", TFLOPS, "sum of its cores", lambda row: _total_flops(row.device_cores)),
+    QueryField(
+        "flops",
+        "flops_per_second",
+        TFLOPS,
+        "sum of its cores",
+        lambda row: sum_known(core.flops_per_second for core in row.device_cores),
+    ),
     QueryField("mfu", "mfu_ratio", PERCENT, "FLOPS against the peak for bf16", lambda row: _mfu(row, row.device_cores)),
     QueryField(
         "power",
         "power_average_ratio",
         PERCENT,
         "power of the last minute as a share of the maximum",
-        lambda row: row.device.power.average_ratio if row.device.power else None,
+        _read("device.power.average_ratio"),
     ),
     *(
         QueryField(
@@ -235,7 +209,7 @@ DEVICE_FIELDS = (
             f"ecc_{where}_{meaning}_total",
             PLAIN,
             text,
-            _ecc_field(f"{where}_{meaning}_total"),
+            _read(f"device.ecc.{where}_{meaning}_total"),
         )
         for where, meaning, text in (
             ("mem", "corrected", "corrected errors in HBM since the driver was loaded"),
@@ -249,7 +223,7 @@ DEVICE_FIELDS = (
         "health",
         PLAIN,
         "ok, notice, warning or critical; unknown without a verdict",
-        lambda row: row.verdict.severity_name,
+        _read("verdict.severity_name"),
     ),
     QueryField(
         "health.reason",
@@ -262,9 +236,7 @@ DEVICE_FIELDS = (
 
 
 CORE_FIELDS = (
-    QueryField(
-        "neuroncore.index", "neuroncore_index", PLAIN, "logical index", lambda row: row.core.index if row.core else None
-    ),
+    QueryField("neuroncore.index", "neuroncore_index", PLAIN, "logical index", _read("core.index")),
     QueryField(
         "neuroncore.held",
         "neuroncore_held",
@@ -284,17 +256,15 @@ CORE_FIELDS = (
         "neuroncore_utilization_ratio",
         PERCENT,
         "share of the last period spent executing",
-        lambda row: _mean_utilization(_row_cores(row)),
+        _read("core.utilization_ratio"),
     ),
-    QueryField(
-        "neuroncore.flops", "neuroncore_flops_per_second", TFLOPS, "FLOPS", lambda row: _total_flops(_row_cores(row))
-    ),
+    QueryField("neuroncore.flops", "neuroncore_flops_per_second", TFLOPS, "FLOPS", _read("core.flops_per_second")),
     QueryField(
         "neuroncore.mfu",
         "neuroncore_mfu_ratio",
         PERCENT,
         "FLOPS against the peak",
-        lambda row: _mfu(row, _row_cores(row)),
+        lambda row: _mfu(row, () if row.core is None else (row.core,)),
     ),
     QueryField(
         "neuroncore.idle",
@@ -308,7 +278,7 @@ CORE_FIELDS = (
         "neuroncore_memory_used_bytes",
         MEMORY,
         "its memory, all categories",
-        lambda row: row.core.memory.total_bytes if row.core else None,
+        _read("core.memory.total_bytes"),
     ),
     *(
         QueryField(
@@ -316,11 +286,11 @@ CORE_FIELDS = (
             f"neuroncore_memory_{field.name}",
             MEMORY,
             "its memory of this category",
-            _memory_field(field.name),
+            _read(f"core.memory.{field.name}"),
         )
         for field in fields(DeviceMemory)
     ),
-    QueryField("process.pid", "process_pid", PLAIN, "PID of the process that holds the core", _process_field("pid")),
+    QueryField("process.pid", "process_pid", PLAIN, "PID of the process that holds the core", _read("process.pid")),
     QueryField(
         "process.inferred",
         "process_inferred",
@@ -328,25 +298,25 @@ CORE_FIELDS = (
         "whether the owner is inferred: no other process has the device open",
         lambda row: row.core.is_owner_inferred if row.core and row.process else None,
     ),
-    QueryField("process.user", "process_user", PLAIN, "its user", _process_field("user")),
-    QueryField("process.tag", "process_tag", PLAIN, "NEURON_PROCESS_TAG, else the PID", _process_field("tag")),
-    QueryField("process.command", "process_command", PLAIN, "its command line", _process_field("command")),
+    QueryField("process.user", "process_user", PLAIN, "its user", _read("process.user")),
+    QueryField("process.tag", "process_tag", PLAIN, "NEURON_PROCESS_TAG, else the PID", _read("process.tag")),
+    QueryField("process.command", "process_command", PLAIN, "its command line", _read("process.command")),
     QueryField(
-        "process.runtime_version", "process_runtime_version", PLAIN, "its runtime", _process_field("runtime_version")
+        "process.runtime_version", "process_runtime_version", PLAIN, "its runtime", _read("process.runtime_version")
     ),
     QueryField(
         "process.executions",
         "process_executions_per_second",
-        DisplayUnit("1/s", 1.0, 2),
+        PER_SECOND,
         "executions a second",
-        _process_field("executions_per_second"),
+        _read("process.executions_per_second"),
     ),
     QueryField(
         "process.steps",
         "process_steps_per_second",
-        DisplayUnit("1/s", 1.0, 2),
+        PER_SECOND,
         "optimizer steps a second",
-        _rates_field("steps_per_second"),
+        _read("process.training_rates.steps_per_second"),
     ),
     QueryField(
         "process.last_step",
@@ -368,25 +338,39 @@ CORE_FIELDS = (
             f"process_step_time_{part.ratio}",
             PERCENT,
             f"share of step time: {part.name}",
-            _rates_field(part.ratio),
+            _read(f"process.training_rates.{part.ratio}"),
         )
         for part in STEP_PARTS
     ),
     QueryField(
-        "process.latency.p50", "process_latency_p50_seconds", SECONDS, "median latency", _latency_field("p50_seconds")
+        "process.latency.p50",
+        "process_latency_p50_seconds",
+        SECONDS,
+        "median latency",
+        _read("process.total_latency.p50_seconds"),
     ),
     QueryField(
-        "process.latency.p99", "process_latency_p99_seconds", SECONDS, "99th percentile", _latency_field("p99_seconds")
+        "process.latency.p99",
+        "process_latency_p99_seconds",
+        SECONDS,
+        "99th percentile",
+        _read("process.total_latency.p99_seconds"),
     ),
-    QueryField("process.pod", "process_pod", PLAIN, "its pod", _attribution_field("pod_name")),
+    QueryField("process.pod", "process_pod", PLAIN, "its pod", _read("process.attribution.pod_name")),
     QueryField(
-        "process.namespace", "process_namespace", PLAIN, "the pod's namespace", _attribution_field("pod_namespace")
+        "process.namespace",
+        "process_namespace",
+        PLAIN,
+        "the pod's namespace",
+        _read("process.attribution.pod_namespace"),
     ),
-    QueryField("process.container", "process_container_id", PLAIN, "its container", _attribution_field("container_id")),
-    QueryField("process.slurm_job", "process_slurm_job_id", PLAIN, "its Slurm job", _attribution_field("slurm_job_id")),
+    QueryField(
+        "process.container", "process_container_id", PLAIN, "its container", _read("process.attribution.container_id")
+    ),
+    QueryField(
+        "process.slurm_job", "process_slurm_job_id", PLAIN, "its Slurm job", _read("process.attribution.slurm_job_id")
+    ),
 )
-
-
 FIELDS = {field.name: field for field in (*DEVICE_FIELDS, *CORE_FIELDS)}
 
 
@@ -436,7 +420,9 @@ def parse_fields(text: str) -> tuple[QueryField, ...]:
         if field is None:
             near = get_close_matches(name, FIELDS, n=1)
             guess = f"; did you mean {near[0]}?" if near else ""
-            raise UserError(f"--query: {_quote_input(name)} is not a field{guess}; --help-query lists them", EXIT_USAGE)
+            raise UserError(
+                f"--query: {error_excerpt(name)} is not a field{guess}; --help-query lists them", EXIT_USAGE
+            )
         chosen.append(field)
     return tuple(chosen)
 
@@ -446,17 +432,15 @@ def parse_format(text: str) -> OutputFormat:
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
         if part not in FORMATS:
-            raise UserError(f"--format: {_quote_input(part)} is not one of {', '.join(FORMATS)}", EXIT_USAGE)
+            raise UserError(f"--format: {error_excerpt(part)} is not one of {', '.join(FORMATS)}", EXIT_USAGE)
     if ("csv" in parts) == ("json" in parts):
         raise UserError("--format: give one of csv and json, such as --format csv,noheader,nounits", EXIT_USAGE)
     return OutputFormat("json" in parts, "noheader" not in parts, "nounits" not in parts)
 
 
 def query_text(fields: Sequence[QueryField], rows: Sequence[QueryRow], form: OutputFormat) -> str:
-    """Returns the output of --query as CSV or JSON."""
     if form.is_json:
-        answer = [{field.json_name: field.read(row) for field in fields} for row in rows]
-        return json_text(answer, indent=2) + "\n"
+        return _query_json(fields, rows, indent=2)
     header = [f"{field.name} [{field.unit.name}]" if field.unit.name else field.name for field in fields]
     lines = [csv_line(header)] if form.has_header else []
     lines += [csv_line(_csv_cell(field, field.read(row), form) for field in fields) for row in rows]
@@ -471,8 +455,12 @@ def streamed_query_text(
     Only the first output has a CSV header. Each JSON output is an array on one line.
     """
     if form.is_json:
-        return json_text([{field.json_name: field.read(row) for field in fields} for row in rows]) + "\n"
+        return _query_json(fields, rows, indent=None)
     return query_text(fields, rows, form if is_first else replace(form, has_header=False))
+
+
+def _query_json(fields: Sequence[QueryField], rows: Sequence[QueryRow], indent: int | None) -> str:
+    return json_text([{field.json_name: field.read(row) for field in fields} for row in rows], indent=indent) + "\n"
 
 
 def field_help() -> str:
@@ -501,7 +489,3 @@ def _csv_cell(field: QueryField, value: FieldValue, form: OutputFormat) -> str:
         return str(value)
     text = f"{value / field.unit.per:.{field.unit.decimals}f}"
     return f"{text} {field.unit.name}" if form.has_units else text
-
-
-def _quote_input(text: str) -> str:
-    return error_excerpt(text)

@@ -30,9 +30,16 @@ from neurontools.util.command_lifecycle import EndedBySignal, write_stderr
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.util.formats import read_options
 from neurontools.util.signals import DeferredSignals
-from neurontools.web.browser_access import BrowserSessions, RequestGuard
 from neurontools.web.page_views import FleetView, HostView
-from neurontools.web.pages import BASE, FleetRouter, PageRouter, SingleHostRouter, WebPages
+from neurontools.web.pages import (
+    BASE,
+    BrowserSessions,
+    FleetRouter,
+    PageRouter,
+    RequestGuard,
+    SingleHostRouter,
+    WebPages,
+)
 from neurontools.web.privacy_filter import FilteredTimeline, PrivacyFilter
 from neurontools.web.render_cache import RenderCache
 
