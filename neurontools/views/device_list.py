@@ -19,9 +19,6 @@ _NOT_APPLICABLE = "NA"
 _COMMAND_CHARACTERS = 40
 _WIDE_COMMAND_CHARACTERS = 80
 
-_DeviceText = Callable[[Device], str]
-_ProcessText = Callable[[Process], str]
-
 
 class NoSuchDevice(LookupError):
     """A requested device does not exist on this host. The message names it and the existing devices."""
@@ -55,9 +52,7 @@ def device_list_table(
     lnc = _effective_lnc(instance, logical_neuroncore_config)
     processes = _processes_by_device(snapshot, all_processes)
     groups = [
-        [_DeviceListRow(device, process) for process in processes.get(device.index, ())]
-        or [_DeviceListRow(device, None)]
-        for device in devices
+        [_DeviceListRow(device, process) for process in processes.get(device.index, (None,))] for device in devices
     ]
     shown = [row.process for group in groups for row in group if row.process is not None]
     columns = _shown_columns(
@@ -68,7 +63,11 @@ def device_list_table(
         command_characters=_WIDE_COMMAND_CHARACTERS if wide else _COMMAND_CHARACTERS,
     )
     topology_text = f"\n\n{topology_picture(snapshot, lnc)}" if topology else ""
-    return _header_text(instance, lnc) + ascii_table(columns, groups) + topology_text
+    header = f"instance-type: {escape_controls(instance.instance_type)}\n"
+    header += f"instance-id: {_or_unknown(instance.instance_id)}\n"
+    if _has_lnc(instance):
+        header += f"logical-neuroncore-config: {lnc}\n"
+    return header + ascii_table(columns, groups) + topology_text
 
 
 def device_list_json(
@@ -151,16 +150,6 @@ def _processes_by_device(snapshot: Snapshot, all_processes: bool) -> dict[int, l
     return by_device
 
 
-def _header_text(instance: Instance, lnc: int) -> str:
-    lines = [
-        f"instance-type: {escape_controls(instance.instance_type)}",
-        f"instance-id: {_or_unknown(instance.instance_id)}",
-    ]
-    if _has_lnc(instance):
-        lines.append(f"logical-neuroncore-config: {lnc}")
-    return "\n".join(lines) + "\n"
-
-
 def _shown_columns(
     cores_per_device: int, *, links: bool, processes: bool, commands: bool, command_characters: int
 ) -> list[Column[_DeviceListRow]]:
@@ -173,13 +162,10 @@ def _shown_columns(
     def connected(device: Device) -> str:
         return _mark_inferred(device, "connected_to", ", ".join(map(str, device.connected_to)))
 
-    def command(process: Process) -> str:
-        return excerpt(process.command, command_characters)
-
-    def of_process(title: tuple[str, ...], read: _ProcessText) -> Column[_DeviceListRow]:
+    def of_process(title: tuple[str, ...], read: Callable[[Process], str]) -> Column[_DeviceListRow]:
         return Column(title, lambda row: _NOT_APPLICABLE if row.process is None else read(row.process))
 
-    def of_device(title: tuple[str, ...], read: _DeviceText) -> Column[_DeviceListRow]:
+    def of_device(title: tuple[str, ...], read: Callable[[Device], str]) -> Column[_DeviceListRow]:
         return Column(title, lambda row: read(row.device), once=True)
 
     columns = (
@@ -195,7 +181,7 @@ def _shown_columns(
             of_device(("CPU", "AFFINITY"), lambda device: _mark_inferred(device, "cpu_affinity", device.cpu_affinity)),
         ),
         (True, of_device(("NUMA", "NODE"), lambda device: _mark_inferred(device, "numa_node", device.numa_node))),
-        (commands, of_process(("COMMAND", ""), command)),
+        (commands, of_process(("COMMAND", ""), lambda process: excerpt(process.command, command_characters))),
         (processes, of_process(("RUNTIME", "VERSION"), lambda process: escape_controls(_runtime_version(process)))),
     )
     return [column for is_shown, column in columns if is_shown]

@@ -218,7 +218,6 @@ class FeedView:
 
     @property
     def search_text(self) -> str:
-        """The search text of the visible list."""
         return self.searches.get(self._list_name, "")
 
     @search_text.setter

@@ -106,11 +106,6 @@ def _step_rate(each: ProcessFigures) -> float | None:
     return rates.steps_per_second if counters is not None and counters.steps_total and rates is not None else None
 
 
-def _collective_ratio(each: ProcessFigures) -> float | None:
-    rates = each.process.training_rates
-    return rates.collective_ratio if rates is not None else None
-
-
 def _latency_reader(quantile: str) -> Callable[[ComparedJob], ComparedValue]:
     def read(job: ComparedJob) -> ComparedValue:
         latencies = [each.process.total_latency for each in job]
@@ -144,7 +139,7 @@ JOB_QUANTITIES: dict[ComparedQuantity, Callable[[ComparedJob], ComparedValue]] =
         each.process.executions_per_second for each in job
     ),
     ComparedQuantity("collective_ratio", "time in collectives", Aggregate.MEAN, _PERCENT): lambda job: mean_known(
-        map(_collective_ratio, job)
+        getattr(each.process.training_rates, "collective_ratio", None) for each in job
     ),
     ComparedQuantity("latency_p50_seconds", "median latency", Aggregate.MEAN, _SECONDS): _latency_reader("p50"),
     ComparedQuantity("latency_p99_seconds", "99th percentile", Aggregate.PEAK, _SECONDS): _latency_reader("p99"),

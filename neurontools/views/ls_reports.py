@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
 
 from neurontools.model import EndedProcess, Snapshot, SourceKind
 from neurontools.model.finding import Finding
@@ -38,10 +38,6 @@ def _number_text(name: str, per: float, decimals: int) -> Callable[[QueryRow], s
     return text
 
 
-def _time_text(row: QueryRow) -> str:
-    return clock_text(row.snapshot.taken_at_unix_seconds)
-
-
 def _held_text(row: QueryRow) -> str:
     """Returns the numbers of held cores and of all cores of a device, such as "1/2"; "-" if an owner is unknown."""
     states = [core.is_free for core in row.device_cores]
@@ -62,18 +58,13 @@ def _pids_text(row: QueryRow) -> str:
 def _ecc_text(row: QueryRow) -> str:
     """Returns the numbers of uncorrected and corrected ECC errors, such as "0/3"; each sums HBM and SRAM."""
     ecc = row.device.ecc
-    sums = []
-    for values in (
-        (ecc.mem_uncorrected_total, ecc.sram_uncorrected_total),
-        (ecc.mem_corrected_total, ecc.sram_corrected_total),
-    ):
-        counts = [count for count in values if count is not None]
-        sums.append(str(sum(counts)) if counts else UNKNOWN)
-    return "/".join(sums)
+    uncorrected = units.sum_known((ecc.mem_uncorrected_total, ecc.sram_uncorrected_total))
+    corrected = units.sum_known((ecc.mem_corrected_total, ecc.sram_corrected_total))
+    return "/".join(UNKNOWN if count is None else str(count) for count in (uncorrected, corrected))
 
 
 _LOOP_COLUMNS = (
-    _LoopColumn("time", "h:m:s", 8, _time_text),
+    _LoopColumn("time", "h:m:s", 8, lambda row: clock_text(row.snapshot.taken_at_unix_seconds)),
     _LoopColumn("nd", "index", 5, lambda row: str(row.device.index)),
     _LoopColumn("cores", "held", 6, _held_text),
     _LoopColumn("util", "%", 6, _number_text("utilization", 0.01, 1)),
@@ -259,11 +250,8 @@ def ended_csv(report: EndedReport, form: OutputFormat) -> str:
 
     Unknown values are empty; device indices are separated by spaces.
     """
-    names = [field.name for field in fields(EndedRow)]
-    lines = [csv_line(names)] if form.has_header else []
-    for process in report.processes:
-        row = ended_row(process)
-        lines.append(csv_line(_ended_csv_cell(getattr(row, name)) for name in names))
+    lines = [csv_line(field.name for field in fields(EndedRow))] if form.has_header else []
+    lines += [csv_line(map(_ended_csv_cell, astuple(ended_row(process)))) for process in report.processes]
     return "".join(lines)
 
 
@@ -279,14 +267,10 @@ def ended_text(report: EndedReport, *, is_wide: bool = False) -> str:
     command_cells = _WIDE_COMMAND_CELLS if is_wide else _COMMAND_CELLS
     columns = (*_PROCESS_COLUMNS, Column(("COMMAND",), lambda row: _printable(row.command, command_cells)))
     text += ascii_table(columns, [[process] for process in report.processes])
-    text += "by user\n" + ascii_table(
-        (_name_column("USER"), *_SUM_COLUMNS), [[row] for row in total_by_user(report.processes)]
-    )
-    return (
-        text
-        + "by job\n"
-        + ascii_table((_name_column("JOB"), *_SUM_COLUMNS), [[row] for row in total_by_job(report.processes)])
-    )
+    for title, totals in (("user", total_by_user(report.processes)), ("job", total_by_job(report.processes))):
+        names = Column[EndedTotal]((title.upper(),), lambda row: _printable(row.name, _NAME_CELLS))
+        text += f"by {title}\n" + ascii_table((names, *_SUM_COLUMNS), [[row] for row in totals])
+    return text
 
 
 _PROCESS_COLUMNS: tuple[Column[EndedProcess], ...] = (
@@ -295,10 +279,7 @@ _PROCESS_COLUMNS: tuple[Column[EndedProcess], ...] = (
     Column(("PID",), lambda row: f"{row.pid}{' (synthetic)' if row.synthetic else ''}"),
     Column(("USER",), lambda row: _printable(row.user, _NAME_CELLS)),
     Column(("JOB",), lambda row: _printable(row.job, _NAME_CELLS)),
-    Column(
-        ("CORES",),
-        lambda row: f"{row.neuroncore_count}{'?' if 'neuroncore_count' in row.inferred_fields else ''}",
-    ),
+    Column(("CORES",), lambda row: f"{row.neuroncore_count}{'?' * ('neuroncore_count' in row.inferred_fields)}"),
     Column(("HELD",), lambda row: units.duration_text(row.held_seconds)),
     Column(("CORE", "HOURS"), lambda row: _hours_text(row.neuroncore_hours)),
     Column(("UTIL",), lambda row: units.percent_text(row.utilization_ratio, 1)),
@@ -322,10 +303,6 @@ _SUM_COLUMNS: tuple[Column[EndedTotal], ...] = (
     Column(("EXECUTIONS",), lambda row: units.count_text(row.executions_completed_total)),
     Column(("ERRORS",), lambda row: units.count_text(_error_count(row.failed_executions_total, row.errors_total))),
 )
-
-
-def _name_column(title: str) -> Column[EndedTotal]:
-    return Column((title,), lambda row: _printable(row.name, _NAME_CELLS))
 
 
 def _error_count(failed: int | None, errors: int | None) -> int | None:

@@ -91,7 +91,6 @@ def memory_summary(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def memory_line(context: RenderContext, width: int) -> Line:
-    """Draws the totals of host memory and device memory in one line."""
     host, device = context.figures.host_memory(context.pid), context.figures.device_memory(context.pid)
     capacity = sum(each.memory_bytes for each in context.snapshot.devices)
     used = f"{units.bytes_text(device.total_bytes)} of {units.memory_size_text(capacity)}"

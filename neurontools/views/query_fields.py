@@ -75,13 +75,11 @@ class QueryField:
         return self.name.startswith(("neuroncore.", "process."))
 
 
-def _memory_used(row: QueryRow) -> int | None:
-    return sum_device_memory(core.memory for core in row.device_cores).total_bytes
-
-
 def _hbm_used(row: QueryRow) -> int | None:
     used = [stack.used_bytes for stack in row.device.hbm_stacks]
-    return sum(size or 0 for size in used) if used and None not in used else _memory_used(row)
+    if used and None not in used:
+        return sum_known(used)
+    return sum_device_memory(core.memory for core in row.device_cores).total_bytes
 
 
 def _mfu(row: QueryRow, cores: tuple[LogicalNeuronCore, ...]) -> float | None:

@@ -28,6 +28,12 @@ from neurontools.views.topology_picture import device_links_text, ultraserver_te
 _BOX_CELLS, _ROOMY_BOX_CELLS = 14, 16
 _RICH_BOX_CELLS = 24
 _LINK_CELLS = 2
+_KIND_NAMES = {
+    TopologyKind.TORUS_2D: "2D torus",
+    TopologyKind.RING: "ring",
+    TopologyKind.LINE: "line",
+    TopologyKind.SINGLE: "single device",
+}
 
 
 class DeviceArrangement:
@@ -39,24 +45,13 @@ class DeviceArrangement:
         self.topology = Topology(kind, links) if kind is not None else None
         shape = self.topology.grid_shape() if self.topology is not None else None
         count = len(links)
-        self.name = (
-            {
-                TopologyKind.TORUS_2D: "2D torus",
-                TopologyKind.RING: "ring",
-                TopologyKind.LINE: "line",
-                TopologyKind.SINGLE: "single device",
-            }.get(kind, "switched or no links")
-            if kind is not None
-            else "irregular links"
-            if any(links)
-            else "no links"
-        )
+        self.is_torus = shape is not None
         if shape is not None:
-            self.is_torus = True
             self.name = f"{shape[0]}x{shape[1]} 2D torus"
             self.rows = [list(range(row * shape[1], (row + 1) * shape[1])) for row in range(shape[0])]
             return
-        self.is_torus = False
+        irregular = "irregular links" if any(links) else "no links"
+        self.name = irregular if kind is None else _KIND_NAMES.get(kind, "switched or no links")
         order = list(range(count))
         if kind is TopologyKind.RING and self.topology is not None:
             order = list(self.topology.rings()[0])
@@ -71,10 +66,8 @@ class DeviceArrangement:
 
     def position(self, device: int) -> tuple[int, int]:
         """Returns row and column of a device on the page."""
-        for row, devices in enumerate(self.rows):
-            if device in devices:
-                return row, devices.index(device)
-        return 0, 0
+        found = ((row, devices.index(device)) for row, devices in enumerate(self.rows) if device in devices)
+        return next(found, (0, 0))
 
 
 @lru_cache(64)
@@ -93,9 +86,7 @@ def _hops_from(links: tuple[tuple[int, ...], ...], start: int) -> tuple[int | No
     return tuple(found)
 
 
-@lru_cache(16)
-def _cached_arrangement(links: tuple[tuple[int, ...], ...], width: int) -> DeviceArrangement:
-    return DeviceArrangement(links, width)
+_cached_arrangement = lru_cache(16)(DeviceArrangement)
 
 
 def arrange_devices(context: RenderContext, width: int = 200) -> DeviceArrangement:
@@ -109,17 +100,19 @@ def arrange_devices(context: RenderContext, width: int = 200) -> DeviceArrangeme
 
 def neighbour_in_direction(context: RenderContext, device: int, direction: str) -> int:
     """Returns the next device in a direction ("up", "down", "left" or "right"); wraps around at the edges."""
-    rows = arrange_devices(context).rows
+    arrangement = arrange_devices(context)
+    rows = arrangement.rows
     if not rows:
         return 0
-    row, column = arrange_devices(context).position(device)
+    row, column = arrangement.position(device)
+    step = 1 if direction in ("down", "right") else -1
     if direction in ("up", "down"):
-        row = (row + (1 if direction == "down" else -1)) % len(rows)
+        row = (row + step) % len(rows)
         return rows[row][min(column, len(rows[row]) - 1)]
-    flat = [index for line in rows for index in line]
-    if arrange_devices(context).is_torus:
-        return rows[row][(column + (1 if direction == "right" else -1)) % len(rows[row])]
-    return flat[(flat.index(device) + (1 if direction == "right" else -1)) % len(flat)]
+    if arrangement.is_torus:
+        return rows[row][(column + step) % len(rows[row])]
+    flat = [index for devices in rows for index in devices]
+    return flat[(flat.index(device) + step) % len(flat)]
 
 
 def topology_page(context: RenderContext, width: int, height: int) -> TextPage:
@@ -141,9 +134,8 @@ def topology_page(context: RenderContext, width: int, height: int) -> TextPage:
         page.add_lines(_vertical_links(plan, box, width, "*"))
     for number, devices in enumerate(plan.rows):
         if number and is_roomy:
-            page.add_lines(
-                _vertical_links(plan, box, width, context.glyphs.vertical) if plan.is_torus else fit((), width)
-            )
+            links = _vertical_links(plan, box, width, context.glyphs.vertical)
+            page.add_lines(links if plan.is_torus else fit((), width))
         _add_device_row(context, plan, page, number, devices, box, width)
         if is_roomy:
             page.add_lines(_bar_line(context, devices, box, width))
@@ -170,19 +162,10 @@ def _add_device_row(
     link = context.glyphs.horizontal
     linked = any(plan.links)
     is_ring = plan.topology is not None and plan.topology.kind is TopologyKind.RING
-    is_first = number == 0
-    is_last = number == len(plan.rows) - 1
-    wraps = plan.is_torus
-    runs: list[Run] = [
-        (
-            f" *{link[:1]}"
-            if wraps or (is_ring and is_first)
-            else f"  {link[:1]}"
-            if linked and not is_first
-            else "   ",
-            "dim",
-        )
-    ]
+    is_first, is_last = number == 0, number == len(plan.rows) - 1
+    end = "*" if plan.is_torus or (is_ring and is_first) else " "
+    begins_linked = end == "*" or (linked and not is_first)
+    runs: list[Run] = [(f" {end}{link[:1] if begins_linked else ' '}", "dim")]
     left = 3
     for position, device in enumerate(devices):
         if position:
@@ -192,7 +175,7 @@ def _add_device_row(
         runs += _device_box(context, plan, device, box)
         page.targets.append(ClickTarget(len(page.lines), left, left + box, "device", str(device)))
         left += box
-    if wraps or (is_ring and is_last):
+    if plan.is_torus or (is_ring and is_last):
         runs.append((f"{link[:1]}*", "dim"))
     elif linked and not is_last:
         runs.append((link[:1], "dim"))
@@ -205,7 +188,7 @@ def _device_box(context: RenderContext, plan: DeviceArrangement, device: int, bo
     hops = plan.hops(context.device_index, device)
     is_chosen = device == context.device_index
     style = _ratio_style(context, ratio)
-    if _has_cores_of_tab(context, device):
+    if _cores_of_tab(context, device):
         style = "mine"
     elif hops == 1:
         style = "lit"
@@ -233,15 +216,8 @@ def _bar_line(context: RenderContext, devices: list[int], box: int, width: int) 
 
 def _cores_of_tab(context: RenderContext, device: int) -> list[int]:
     """Returns the logical cores of a device that the current tab's process holds."""
-    if context.pid is None:
-        return []
-    return [
-        core.index for core in context.figures.cores if core.device_index == device and context.pid in core.owner_pids
-    ]
-
-
-def _has_cores_of_tab(context: RenderContext, device: int) -> bool:
-    return bool(_cores_of_tab(context, device))
+    cores = (core for core in context.figures.cores if core.device_index == device)
+    return [core.index for core in cores if context.pid in core.owner_pids]
 
 
 def _shown_ratio(context: RenderContext, device: int) -> float | None:
@@ -259,7 +235,6 @@ def _ratio_style(context: RenderContext, ratio: float | None) -> str:
 
 
 def _device_lines(context: RenderContext, plan: DeviceArrangement, width: int, height: int) -> list[Line]:
-    """Draws the details of the selected device."""
     if height <= 0:
         return []
     index = context.device_index
@@ -268,26 +243,18 @@ def _device_lines(context: RenderContext, plan: DeviceArrangement, width: int, h
     lines: list[Line] = [heading(context, f"ND {index}", width, where)]
     by_hops: dict[int, list[int]] = {}
     for other in range(len(context.snapshot.devices)):
-        hops = plan.hops(index, other)
-        if hops:
+        if hops := plan.hops(index, other):
             by_hops.setdefault(hops, []).append(other)
     reach = "  ".join(
         f"{hops} hop{'s' if hops > 1 else ''}: {ranges_text(others)}" for hops, others in sorted(by_hops.items())
     )
-    used = context.figures.device_used_bytes[index]
+    used, size = units.bytes_text(context.figures.device_used_bytes[index]), units.memory_size_text(device.memory_bytes)
     node = context.snapshot.instance.ultraserver_node
     other_nodes = "" if node is None else device_links_text(node, device.index)
     rows: list[tuple[str, str, str]] = [
         ("hops", reach or "no links to other devices", "text"),
         *([("nodes", other_nodes, "text")] if other_nodes else []),
-        (
-            "memory",
-            (
-                f"{units.bytes_text(used)} of {units.memory_size_text(device.memory_bytes)} "
-                f"({units.percent_text(context.figures.memory_ratio(index))})"
-            ),
-            "text",
-        ),
+        ("memory", f"{used} of {size} ({units.percent_text(context.figures.memory_ratio(index))})", "text"),
     ]
     for verdict in context.verdicts:
         if verdict.device_index == index:
@@ -302,6 +269,4 @@ def _device_lines(context: RenderContext, plan: DeviceArrangement, width: int, h
             rows.append((f"NC {core.index}", text, "dim" if core.is_free else "text"))
     if device.inferred_fields:
         rows.append(("inferred", ", ".join(device.inferred_fields), "dim"))
-    for name, text, style in rows[: height - 1]:
-        lines.append(labelled_line(name, text, width, 8, style))
-    return lines
+    return lines + [labelled_line(name, text, width, 8, style) for name, text, style in rows[: height - 1]]

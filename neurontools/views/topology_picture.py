@@ -15,7 +15,6 @@ _WRAP_LEFT = "*––►"
 _WRAP_RIGHT = "◄––*"
 _LEGEND = f"\nLegend:\n\n        {_WRAP_LEFT} = Wrap-around link\n"
 _NODES_IN_A_ROW = 9
-_NODE_LINK, _NODE_WRAP_LEFT, _NODE_WRAP_RIGHT = "◄––►", "*––►", "◄––*"
 _BYTES_A_GIGABYTE = 1_000_000_000
 
 
@@ -29,14 +28,13 @@ def topology_picture(snapshot: Snapshot, lnc: int | None = None) -> str:
     lines = _shape_lines(snapshot.instance.topology, devices)
     if lines is None:
         lines = ["", *_link_list(devices)]
-    wraps = any(_WRAP_LEFT in line for line in lines)
     inferred = "topology" in snapshot.instance.inferred_fields or any(
         "connected_to" in device.inferred_fields for device in devices
     )
     title = f"{_TITLE} (inferred)" if inferred else _TITLE
     nodes = nodes_picture(snapshot.instance, lnc or snapshot.instance.logical_neuroncore_config)
-    wraps = wraps or any(_WRAP_LEFT in line for line in nodes)
-    return "\n".join([title, *lines, *nodes]) + "\n" + (_LEGEND if wraps else "")
+    text = "\n".join([title, *lines, *nodes]) + "\n"
+    return text + _LEGEND if _WRAP_LEFT in text else text
 
 
 def _shape_lines(instance_topology: str, devices: Sequence[Device]) -> list[str] | None:
@@ -129,10 +127,10 @@ def nodes_picture(instance: Instance, lnc: int) -> list[str]:
     lines = ["", ultraserver_text(instance)]
     if node.node_count is None:
         return lines
-    rows = range(0, node.node_count, _NODES_IN_A_ROW)
-    boxes = [_node_boxes(node, first, min(first + _NODES_IN_A_ROW, node.node_count)) for first in rows]
+    nodes = [f"[node {index}{' here' if index == node.index else ''} ]" for index in range(node.node_count)]
+    boxes = [nodes[first : first + _NODES_IN_A_ROW] for first in range(0, node.node_count, _NODES_IN_A_ROW)]
     if node.links == "ring":
-        lines += ["", *(f"{_NODE_WRAP_LEFT}{_NODE_LINK.join(row)}{_NODE_WRAP_RIGHT}" for row in boxes)]
+        lines += ["", *(f"{_WRAP_LEFT}{_LINK.join(row)}{_WRAP_RIGHT}" for row in boxes)]
     elif node.links == "switched":
         width = max(len("  ".join(row)) for row in boxes)
         lines += ["", *("  " + "  ".join(row) for row in boxes), f"  [{'NeuronSwitch'.center(width - 2)}]"]
@@ -141,10 +139,8 @@ def nodes_picture(instance: Instance, lnc: int) -> list[str]:
         lines += ["", f"{meaning[:1].upper()}{meaning[1:]}."]
     devices = node.node_count * instance.device_count
     cores = devices * instance.physical_cores_per_device // lnc
-    return [
-        *lines,
-        f"All nodes together: {_mark_inferred(node, 'node_count', f'{devices} devices, {cores} NeuronCores')}.",
-    ]
+    total = _mark_inferred(node, "node_count", f"{devices} devices, {cores} NeuronCores")
+    return [*lines, f"All nodes together: {total}."]
 
 
 def ultraserver_text(instance: Instance) -> str:
@@ -184,17 +180,8 @@ def device_links_text(node: UltraServerNode, device_index: int) -> str:
     nodes = sorted({(node.index - 1) % node.node_count, (node.index + 1) % node.node_count} - {node.index})
     if not nodes:
         return ""
-    return _mark_inferred(
-        node, "links", f"ND {device_index} of node{'s' if len(nodes) > 1 else ''} " + _join_indices(nodes)
-    )
-
-
-def _join_indices(nodes: list[int]) -> str:
-    return " and ".join(map(str, nodes))
-
-
-def _node_boxes(node: UltraServerNode, first: int, end: int) -> list[str]:
-    return [f"[node {index}{' here' if index == node.index else ''} ]" for index in range(first, end)]
+    text = f"ND {device_index} of node{'s' * (len(nodes) > 1)} {' and '.join(map(str, nodes))}"
+    return _mark_inferred(node, "links", text)
 
 
 def _mark_inferred(node: UltraServerNode, field: str, text: str) -> str:

@@ -111,8 +111,8 @@ def _error_count(process: EndedProcess) -> int | None:
     return None if failed is None or errors is None else failed + errors
 
 
-def _cores_text(process: EndedProcess) -> str:
-    return f"{process.neuroncore_count}{'?' if 'neuroncore_count' in process.inferred_fields else ''}"
+def _is_count_inferred(process: EndedProcess) -> bool:
+    return "neuroncore_count" in process.inferred_fields
 
 
 _ENDED_COLUMNS: tuple[TableColumn[EndedProcess], ...] = (
@@ -121,7 +121,7 @@ _ENDED_COLUMNS: tuple[TableColumn[EndedProcess], ...] = (
     TableColumn("PID", 8, 0, lambda row: str(row.pid)),
     TableColumn("USER", 9, 1, lambda row: printable(row.user or "-", 40), True),
     TableColumn("JOB", 20, 6, lambda row: printable(row.job or "-", 60), True),
-    TableColumn("CORES", 5, 1, _cores_text),
+    TableColumn("CORES", 5, 1, lambda row: f"{row.neuroncore_count}{'?' if _is_count_inferred(row) else ''}"),
     TableColumn("HELD", 9, 2, lambda row: units.duration_text(row.held_seconds)),
     TableColumn("CORE-H", 7, 2, lambda row: hours_text(row.neuroncore_hours)),
     TableColumn("UTIL", 6, 0, lambda row: units.percent_text(row.utilization_ratio, 1)),

@@ -49,7 +49,6 @@ class RowKind(StrEnum):
 
 Row = tuple[RowKind, tuple[Cell, ...]]
 _TITLES = ("column", "column_sorted")
-_EVERYWHERE = 10_000  # largest right end of a click target, because one that spans the row has no end
 
 
 def rows_of(page: TextPage, link: Link, first: RowKind = RowKind.LINE) -> tuple[Row, ...]:
@@ -96,9 +95,8 @@ def _linked(pieces: list[_Piece], targets: Iterable[ClickTarget], link: Link) ->
         if not address:
             continue
         for number, (at, text, style, _) in enumerate(pieces):
-            right = min(target.right, _EVERYWHERE)
-            end = at + width_of(text)
-            if end <= target.left or at >= right:
+            right = target.right
+            if at + width_of(text) <= target.left or at >= right:
                 continue
             if width_of(text) != len(text):
                 left_part, middle, right_part = "", text, ""
@@ -204,29 +202,17 @@ class PageFrame:
 
     title: str
     navigation: tuple[tuple[str, str, bool], ...]  # for each link: text, URL, whether it is the current page
-    options: tuple[
-        tuple[str, tuple[tuple[str, str, bool], ...]], ...
-    ] = ()  # for each option: its name, and links for its values
-    search: tuple[str, tuple[tuple[str, str], ...]] | None = (
-        None  # the text of the filter, and the other fields of the query
-    )
+    options: tuple[tuple[str, tuple[tuple[str, str, bool], ...]], ...] = ()  # name, and links for its values
+    search: tuple[str, tuple[tuple[str, str], ...]] | None = None  # text of the filter, other fields of the query
     notes: tuple[str, ...] = ()
     name: str = ""  # name of the host if the server shows many hosts
 
 
 def page_document(base: str, frame: PageFrame, rows: Sequence[Row], version: str, columns: int) -> bytes:
     """Returns the HTML of a page. `base` is the URL path of the script and style sheet and ends with a slash."""
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", frame.title),
-        element("link", rel="stylesheet", href=f"{base}style.css"),
-        element("link", rel="icon", href="data:,"),
-        element("noscript", element("meta", http_equiv="refresh", content=str(_PAUSE_SECONDS))),
-        element("script", src=f"{base}script.js", defer="defer"),
-    )
+    scheme = element("meta", name="color-scheme", content="light dark")
+    refresh = element("noscript", element("meta", http_equiv="refresh", content=str(_PAUSE_SECONDS)))
+    head = _head(base, frame.title, scheme=[scheme], refresh=[refresh])
     main = element("main", *_blocks(rows), id="screen", class_=f"c{columns}", data_version=version)
     body = element(
         "body",
@@ -241,17 +227,22 @@ def page_document(base: str, frame: PageFrame, rows: Sequence[Row], version: str
 
 def notice_document(base: str, title: str, *content: str) -> bytes:
     """Returns the HTML of a page that shows a message instead of device data."""
-    head = element(
+    body = element("body", element("main", element("h1", title), *content, class_="notice"))
+    return f'<!DOCTYPE html>\n<html lang="en">{_head(base, title)}{body}</html>\n'.encode()
+
+
+def _head(base: str, title: str, *, scheme: Sequence[Markup] = (), refresh: Sequence[Markup] = ()) -> Markup:
+    return element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        *scheme,
         element("title", title),
         element("link", rel="stylesheet", href=f"{base}style.css"),
         element("link", rel="icon", href="data:,"),
+        *refresh,
         element("script", src=f"{base}script.js", defer="defer"),
     )
-    body = element("body", element("main", element("h1", title), *content, class_="notice"))
-    return f'<!DOCTYPE html>\n<html lang="en">{head}{body}</html>\n'.encode()
 
 
 def _navigation(frame: PageFrame) -> Iterator[Markup]:

@@ -80,7 +80,6 @@ class HostView:
             self._feed.drain()
 
     def stop(self) -> None:
-        """Closes the feed and drops the states of the views."""
         feed, self._feed = self._feed, None
         self._states.clear()
         if feed is not None:
@@ -151,9 +150,9 @@ class HostView:
     def _toggle_links(self, choice: PageQuery, name: str, no: str, yes: str) -> tuple[tuple[str, str, bool], ...]:
         """Returns the links that turn the option `name` off and on: text, URL, and whether it is the current value."""
         is_chosen = bool(getattr(choice, name))
-        sides: tuple[dict[str, Any], ...] = ({name: 0}, {name: 1})
-        addresses = [self.address(choice, **side) for side in sides]
-        return (no, addresses[0], not is_chosen), (yes, addresses[1], is_chosen)
+        changes: tuple[dict[str, Any], ...] = ({name: 0}, {name: 1})
+        off, on = (self.address(choice, **change) for change in changes)
+        return (no, off, not is_chosen), (yes, on, is_chosen)
 
     def _state(self, choice: PageQuery, feed: Feed) -> FeedView:
         """Returns the state of the view for a query, from a cache of at most 64."""
@@ -196,13 +195,10 @@ class HostView:
                 if rows is None:
                     rows = self._states[choice].rows(context) or ()
                 row = rows[int(argument)] if int(argument) < len(rows) else None
-                if row is None:
-                    return ""
-                if row.rank is None and len(row.key) > MAX_TEXT_LENGTH:
-                    return ""
-                if row.rank is None:
+                if row is not None and row.rank is not None:
+                    return self.address(choice, "processes", details=row.rank.process.pid)
+                if row is not None and _fits_in_query(row.key):
                     return self.address(choice, open="" if row.is_open else row.key)
-                return self.address(choice, "processes", details=row.rank.process.pid)
             return ""
 
         return link
@@ -302,9 +298,8 @@ class FleetView:
             row = shown[int(target.argument)]
             if row.group is None:
                 return "" if self._reach(row.key) is None else self.host_address(choice, row.key)
-            return (
-                self.address(choice, open="" if row.key == choice.open else row.key) if _fits_in_query(row.key) else ""
-            )
+            opened = "" if row.key == choice.open else row.key
+            return self.address(choice, open=opened) if _fits_in_query(row.key) else ""
 
         return f"{len(every)} host{'s' * (len(every) != 1)} - neuron-top", rows_of(page, link)
 
@@ -323,13 +318,10 @@ class FleetView:
         )
         options = [("Order", sorts), ("Group by", groups)]
         if count > _MAX_HOSTS_PER_PAGE:
+            starts = range(0, count, _MAX_HOSTS_PER_PAGE)
             pages = tuple(
-                (
-                    f"{first + 1} to {min(count, first + _MAX_HOSTS_PER_PAGE)}",
-                    self.address(choice, first=first),
-                    first == choice.first,
-                )
-                for first in range(0, count, _MAX_HOSTS_PER_PAGE)
+                (f"{first + 1} to {end}", self.address(choice, first=first), first == choice.first)
+                for first, end in ((start, min(count, start + _MAX_HOSTS_PER_PAGE)) for start in starts)
             )
             options.append(("Hosts", pages))
         others = tuple((name, str(value)) for name, value in choice.parameters(filter="", first=0))
@@ -344,10 +336,8 @@ class FleetView:
         return f"{self.base}hosts{choice.query(**changes)}"
 
     def host_address(self, choice: PageQuery, name: str) -> str:
-        """Returns the URL of the overview page of a host."""
         return f"{self.base}host/{quote(name, safe='')}/overview{PageQuery('', columns=choice.columns).query()}"
 
 
 def _fits_in_query(text: str) -> bool:
-    """Returns whether a text is short enough for an option in the URL."""
     return len(text) <= MAX_TEXT_LENGTH

@@ -55,7 +55,6 @@ _PORTS = {"http": "80", "https": "443"}
 
 @cache
 def script() -> bytes:
-    """Returns the JavaScript file that all pages use."""
     return files("neurontools.web").joinpath("script.js").read_bytes()
 
 
@@ -129,17 +128,10 @@ class WebPages:
         return HttpResponse(self._form(back, ""), _HTML, 401, (("WWW-Authenticate", "Bearer"),))
 
     def _form(self, back: str, problem: str) -> bytes:
-        label = element(
-            "label", "Token ", element("input", type="password", name="token", autocomplete="off", required="")
-        )
-        form = element(
-            "form",
-            label,
-            element("button", "Show"),
-            id="session",
-            method="post",
-            action=f"{BASE}session?to={quote(back)}",
-        )
+        token = element("input", type="password", name="token", autocomplete="off", required="")
+        content = (element("label", "Token ", token), element("button", "Show"))
+        action = f"{BASE}session?to={quote(back)}"
+        form = element("form", *content, id="session", method="post", action=action)
         alerts = [element("p", problem, role="alert")] if problem else []
         return notice_document(BASE, "neuron-top asks for a token", *alerts, form)
 
@@ -151,9 +143,8 @@ class WebPages:
             back = BASE
         cookie = self._sessions.begin(request)
         if cookie is None:
-            return HttpResponse(
-                self._form(back, "This is not the token."), _HTML, 401, (("WWW-Authenticate", "Bearer"),)
-            )
+            form = self._form(back, "This is not the token.")
+            return HttpResponse(form, _HTML, 401, (("WWW-Authenticate", "Bearer"),))
         return _redirect(back, ("Set-Cookie", cookie))
 
 

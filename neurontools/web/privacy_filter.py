@@ -45,12 +45,9 @@ class PrivacyFilter:
 
     def notes(self, where: str) -> tuple[str, ...]:
         """Returns a note that names the hidden fields and where to configure them; empty if nothing is hidden."""
-        hidden = [
-            name for name, is_shown in (("commands", self.shows_commands), ("users", self.shows_users)) if not is_shown
-        ]
-        return (
-            (f"{' and '.join(hidden).capitalize()} are hidden here; to show them, change {where}.",) if hidden else ()
-        )
+        shown = {"commands": self.shows_commands, "users": self.shows_users}
+        hidden = " and ".join(name for name, is_shown in shown.items() if not is_shown).capitalize()
+        return (f"{hidden} are hidden here; to show them, change {where}.",) if hidden else ()
 
 
 def _without_users(state: HostState) -> HostState:

@@ -22,10 +22,8 @@ _HEARTBEAT_SECONDS = 10.0  # seconds between heartbeats, so that the browser det
 _ROUND_SECONDS = 1.0  # seconds between two rounds of rendering
 _EARLY_FRACTION = 0.85  # fraction of the interval after which a page may be redrawn
 _MAX_REDRAWS_PER_ROUND = 8  # pages redrawn in one round; later rounds redraw the others
-_DRAWINGS_A_SECOND, _MOST_DRAWINGS_SAVED = (
-    8.0,
-    32.0,
-)  # token bucket for renderings on request: rate per second, and burst
+# Token bucket for renderings on request: rate per second, and burst.
+_DRAWINGS_A_SECOND, _MOST_DRAWINGS_SAVED = 8.0, 32.0
 _IDLE_SECONDS = 30.0  # seconds after which an unused renderer frees its resources
 
 _log = logging.getLogger(__name__)
@@ -179,7 +177,7 @@ class RenderCache:
                 except Exception:
                     # An error in one page must not stop the other pages. The viewers of that page keep the old version.
                     page.drawn_at_seconds = began
-                    _log.exception("a picture could not be drawn")
+                    _log.exception("a page could not be drawn")
                 await asyncio.sleep(0)  # lets other coroutines run
             self._stop_idle_renderers()
             await asyncio.sleep(max(0.0, _EARLY_FRACTION * _ROUND_SECONDS - (self._now() - began)))
@@ -262,9 +260,8 @@ class RenderedPage:
             if number < self._whole_since:
                 content["whole"] = self.rows
             else:
-                content["rows"] = [
-                    (place, row) for place, row in enumerate(self.rows) if self._changed_at[place] > number
-                ]
+                rows = enumerate(self.rows)
+                content["rows"] = [(place, row) for place, row in rows if self._changed_at[place] > number]
             text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
             event = self._events[number] = f"event: rows\nid: {self.version}\ndata: {text}\n\n".encode()
         return event
