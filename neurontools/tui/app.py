@@ -108,11 +108,9 @@ class NeuronTop(App[None]):
         self.typed_ahead.deliver(self.dashboard.press, early)
 
     def on_unmount(self) -> None:
-        """Closes the feed and so ends the feed's thread."""
         self.dashboard.feed.close()
 
     def on_feed_changed(self) -> None:
-        """Draws the new data of the feed."""
         self._is_pending = False
         self.dashboard.feed.drain()
         self.dashboard.time.advance()
@@ -182,7 +180,6 @@ class NeuronTop(App[None]):
         return f"recording to {path}; R ends it"
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Yields a command of the palette for each action and each theme."""
         del screen
         for action in self.dashboard.keymap.actions:
             if action.name not in _NO_PALETTE:

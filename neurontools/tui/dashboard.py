@@ -1,19 +1,463 @@
-"""Dashboard: dispatches keys, clicks and the mouse wheel. Does not depend on Textual."""
+"""Dispatches keys, clicks and the mouse wheel of the dashboard, with one function for each name in the key table.
+
+Does not depend on Textual.
+"""
 
 from __future__ import annotations
 
-from neurontools.tui import actions, keys
-from neurontools.tui.dashboard_state import DashboardState, OpenDialog
-from neurontools.views.feed_view import CORRUPT_DATA_ERRORS
+from collections.abc import Callable
+from functools import partial
 
-_MOST_TYPED = 200
+from neurontools.client.feed import LiveFeed
+from neurontools.tui import keys
+from neurontools.tui.dashboard_state import DashboardState, OpenDialog
+from neurontools.views.drawing.glyphs import Dialog
+from neurontools.views.drawing.lines import printable
+from neurontools.views.drawing.render_context import RenderContext
+from neurontools.views.feed_view import CORRUPT_DATA_ERRORS, ListState
+from neurontools.views.memory_sections import visible_nodes
+from neurontools.views.overview_page import job_rows
+from neurontools.views.screen import PAGES, tab_pids
+
+_INTERVALS_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_WINDOWS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
+
+# General
+
+
+def _show_help(dashboard: DashboardState) -> None:
+    lines = keys.help_lines(dashboard.keymap.actions)
+    dashboard.open_dialog = OpenDialog(Dialog("Keys", lines, hint="Up and down scroll, Esc closes"))
+
+
+def _go_back(dashboard: DashboardState) -> None:
+    """Clears the search of the list. Without a search, closes the details. Without details, clears the filter."""
+    if dashboard.search_text and (dashboard.details_pid is None or dashboard.is_context_list):
+        dashboard.search_text = ""
+    elif dashboard.details_pid is not None and dashboard.details_opened_from:
+        dashboard.show_page(dashboard.details_opened_from)
+    elif dashboard.details_pid is not None:
+        dashboard.close_details()
+    elif dashboard.page == "processes" and dashboard.filter_text:
+        dashboard.filter_text = ""
+
+
+def _show_setup(dashboard: DashboardState) -> None:
+    from neurontools.tui.dialogs import setup_dialog
+
+    dashboard.open_dialog = setup_dialog(dashboard)
+
+
+def _change_rate(dashboard: DashboardState, step: int) -> None:
+    """Changes the refresh interval of a live feed, or the speed of a replay. `step` 1 is faster, -1 slower."""
+    if not isinstance(dashboard.feed, LiveFeed):
+        dashboard.show_message(f"replay at {dashboard.time.change_speed(step):g}x")
+        return
+    now = dashboard.feed.interval_seconds
+    faster = [interval for interval in _INTERVALS_SECONDS if interval < now - 1e-9]
+    slower = [interval for interval in _INTERVALS_SECONDS if interval > now + 1e-9]
+    chosen = (faster[-1:] if step > 0 else slower[:1]) or [now]
+    dashboard.time.interval_seconds = chosen[0]
+    dashboard.feed.set_interval(chosen[0])
+    dashboard.show_message(f"refresh every {chosen[0]:g} s, if the daemon samples that often")
+
+
+# Pages and tabs
+
+
+def _turn_page(dashboard: DashboardState, step: int) -> None:
+    names = [page.name for page in PAGES]
+    dashboard.show_page(names[(names.index(dashboard.page) + step) % len(names)])
+
+
+def choose_tab_number(dashboard: DashboardState, number: int) -> None:
+    """Selects the tab with this number, counted from 1. Does nothing if there are fewer tabs."""
+    context = dashboard.render_context()
+    if context is not None and number <= len(tab_pids(context)):
+        choose_tab(dashboard, context, tab_pids(context)[number - 1])
+
+
+def _turn_tab(dashboard: DashboardState, step: int) -> None:
+    context = dashboard.render_context()
+    if context is not None:
+        pids = tab_pids(context)
+        current = pids.index(dashboard.pid) if dashboard.pid in pids else 0
+        choose_tab(dashboard, context, pids[(current + step) % len(pids)])
+
+
+def choose_tab(dashboard: DashboardState, context: RenderContext, pid: int | None) -> None:
+    """Selects the tab of a process; None selects all processes. Device pages then show the process's first device."""
+    dashboard.pid = pid
+    figures = context.figures.process_figures(pid)
+    if figures is not None and figures.process.device_indices:
+        dashboard.device_index, dashboard.core_index = figures.process.device_indices[0], None
+
+
+# Overview
+
+
+def _toggle_flops(dashboard: DashboardState) -> None:
+    dashboard.settings.show_flops = not dashboard.settings.show_flops
+
+
+def _toggle_tree(dashboard: DashboardState) -> None:
+    """Shows or hides the memory tree. On the process list, unfolds or folds all jobs."""
+    context = dashboard.render_context()
+    if dashboard.page == "processes":
+        rows = dashboard.rows(context) if context is not None else None
+        jobs = {row.key for row in rows or () if row.rank is None}
+        are_open = all(row.is_open for row in rows or () if row.rank is None)
+        dashboard.unfolded = dashboard.unfolded - jobs if are_open else dashboard.unfolded | jobs
+        return
+    from neurontools.views.memory_sections import all_node_keys
+
+    if context is None:
+        return
+    dashboard.is_tree_shown = not dashboard.is_tree_shown
+    dashboard.opened = all_node_keys(context) if dashboard.is_tree_shown else frozenset()
+    dashboard.lists["overview"] = ListState()
+
+
+def _toggle_compact(dashboard: DashboardState) -> None:
+    dashboard.settings.is_compact = not dashboard.settings.is_compact
+    dashboard.is_tree_shown = False
+
+
+def select_device(dashboard: DashboardState, device_index: int) -> None:
+    """Moves the cursor of the overview to the first row that contains the device."""
+    context = dashboard.render_context()
+    if context is not None:
+        devices_by_row = [row.device_indices for row in job_rows(context)]
+        if dashboard.is_tree_shown:
+            devices_by_row = [(node.device_index,) for node in visible_nodes(context)]
+        found = [position for position, devices in enumerate(devices_by_row) if device_index in devices]
+        if found:
+            dashboard.move_to(found[0])
+
+
+def _toggle_node(dashboard: DashboardState, *, is_open: bool | None = None) -> bool:
+    """Unfolds or folds the selected tree node or job. `is_open` None toggles. Returns False if nothing changes."""
+    if not dashboard.is_tree_shown:
+        return _toggle_job(dashboard, is_open=is_open)
+    context = dashboard.render_context()
+    rows = visible_nodes(context) if context is not None else []
+    if not rows:
+        return False
+    node = rows[min(dashboard.list.cursor, len(rows) - 1)]
+    if not node.has_children or node.is_open is is_open:
+        return False
+    dashboard.opened = dashboard.opened - {node.key} if node.is_open else dashboard.opened | {node.key}
+    return True
+
+
+def _toggle_job(dashboard: DashboardState, *, is_open: bool | None) -> bool:
+    row = dashboard.selected_job_row()
+    if row is None or row.rank is not None or row.is_open is is_open:
+        return False
+    if row.is_open and row.key not in dashboard.unfolded:
+        dashboard.show_message("the filter matches a part of this job, so it stays open; Esc clears the filter")
+    dashboard.unfolded = dashboard.unfolded - {row.key} if row.is_open else dashboard.unfolded | {row.key}
+    return True
+
+
+# Moving
+
+
+def _move_rows(dashboard: DashboardState, step: int) -> None:
+    if dashboard.page == "topology":
+        _move_device(dashboard, "up" if step < 0 else "down")
+    else:
+        dashboard.move_to(dashboard.list.cursor + step)
+
+
+def _move_sideways(dashboard: DashboardState, step: int) -> None:
+    if dashboard.page == "overview":
+        is_changed = _toggle_node(dashboard, is_open=step > 0)
+        if step < 0 and not is_changed:
+            _move_to_parent(dashboard)
+    elif dashboard.page == "topology":
+        _move_device(dashboard, "left" if step < 0 else "right")
+    elif dashboard.page == "history":
+        _move_core(dashboard, step)
+    elif dashboard.page == "processes":
+        _turn_sort(dashboard, step)
+
+
+def _move_to_parent(dashboard: DashboardState) -> None:
+    context = dashboard.render_context()
+    if context is not None and not dashboard.is_tree_shown:
+        jobs = job_rows(context)
+        above = range(min(dashboard.list.cursor, len(jobs) - 1), -1, -1)
+        dashboard.move_to(next((row for row in above if jobs[row].rank is None), dashboard.list.cursor))
+        return
+    rows = visible_nodes(context) if context is not None else []
+    if rows:
+        parent = rows[min(dashboard.list.cursor, len(rows) - 1)].key.rpartition("/")[0]
+        found = [position for position, node in enumerate(rows) if node.key == parent]
+        if found:
+            dashboard.move_to(found[0])
+
+
+def _move_device(dashboard: DashboardState, direction: str) -> None:
+    from neurontools.views.topology_page import neighbour_in_direction
+
+    context = dashboard.render_context()
+    if context is not None:
+        dashboard.device_index = neighbour_in_direction(context, dashboard.device_index, direction)
+
+
+def _move_core(dashboard: DashboardState, step: int) -> None:
+    context = dashboard.render_context()
+    if context is None:
+        return
+    device = min(dashboard.device_index, len(context.snapshot.devices) - 1)
+    options: list[int | None] = [None]
+    options += [core.index for core in context.figures.cores if core.device_index == device]
+    current = options.index(dashboard.core_index) if dashboard.core_index in options else 0
+    dashboard.core_index = options[(current + step) % len(options)]
+
+
+def enter(dashboard: DashboardState) -> None:
+    """Handles Enter for the selected row: opens a tree node, job, process, device history, or moment of an event."""
+    if dashboard.page == "overview":
+        _enter_overview_row(dashboard)
+    elif dashboard.page == "processes":
+        _enter_process(dashboard)
+    elif dashboard.page == "topology":
+        dashboard.show_page("history")
+    elif dashboard.page == "heatmap":
+        _enter_core(dashboard)
+    elif dashboard.page == "health":
+        _enter_event(dashboard)
+
+
+def _enter_core(dashboard: DashboardState) -> None:
+    from neurontools.views.history_page import shown_cores
+
+    context = dashboard.render_context()
+    cores = shown_cores(context) if context is not None else []
+    if cores:
+        core = cores[min(dashboard.list.cursor, len(cores) - 1)]
+        dashboard.device_index, dashboard.core_index = core.device_index, core.index
+        dashboard.show_page("history")
+
+
+def _enter_process(dashboard: DashboardState) -> None:
+    row = dashboard.selected_job_row() if dashboard.details_pid is None else None
+    if row is not None and row.rank is None:
+        _toggle_job(dashboard, is_open=None)
+    else:
+        dashboard.details_pid = row.pid if row is not None else None
+
+
+def _enter_overview_row(dashboard: DashboardState) -> None:
+    row = dashboard.selected_job_row()
+    if row is None or row.pid is None:
+        _toggle_node(dashboard)
+        return
+    dashboard.show_page("processes")
+    dashboard.selected_rows["processes"] = str(row.pid)
+    dashboard.details_pid = row.pid
+    dashboard.details_opened_from = "overview"
+
+
+def _enter_event(dashboard: DashboardState) -> None:
+    from neurontools.views.health_page import event_time_of_row
+
+    context = dashboard.render_context()
+    at = event_time_of_row(context, dashboard.list.cursor) if context is not None else None
+    if at is not None:
+        dashboard.time.at = at
+        dashboard.time.is_playing = False
+
+
+# Processes
+
+
+def _edit_filter(dashboard: DashboardState) -> None:
+    dashboard.show_page("processes")
+    dashboard.edited_filter = dashboard.filter_text
+
+
+def _edit_search(dashboard: DashboardState) -> None:
+    if not dashboard.is_context_shown:
+        dashboard.details_pid = None  # closes the plots, which have no list to search
+    dashboard.edited_search, dashboard.search_start = "", dashboard.selected_key()
+
+
+def _choose_sort(dashboard: DashboardState) -> None:
+    from neurontools.tui.dialogs import sort_dialog
+
+    dashboard.show_page("processes")
+    dashboard.open_dialog = sort_dialog(dashboard)
+
+
+def sort_by(dashboard: DashboardState, key: str) -> None:
+    """Sorts the process list by the column `key`, and shows the process list."""
+    dashboard.settings.sort_by(key)
+    if dashboard.page != "processes":
+        dashboard.show_page("processes")
+
+
+def _turn_sort(dashboard: DashboardState, step: int) -> None:
+    from neurontools.views.process_table import EVERY_COLUMN
+
+    settings = dashboard.settings
+    names = list(settings.columns) or [column.key for column in EVERY_COLUMN if column.offered]
+    current = names.index(settings.sort) if settings.sort in names else 0
+    sort_by(dashboard, names[(current + step) % len(names)])
+
+
+def _invert_sort(dashboard: DashboardState) -> None:
+    dashboard.settings.is_descending = not dashboard.settings.is_descending
+
+
+def _tag_process(dashboard: DashboardState) -> None:
+    """Tags or untags the selected process, or all processes of the selected job. Moves the cursor one row down."""
+    pids = dashboard.pids_of_row() if dashboard.page == "processes" else ()
+    if pids:
+        tagged = dashboard.tagged
+        dashboard.tagged = tagged - set(pids) if tagged.issuperset(pids) else tagged | set(pids)
+        dashboard.move_to(dashboard.list.cursor + 1)
+
+
+def _untag_all(dashboard: DashboardState) -> None:
+    dashboard.tagged = frozenset()
+
+
+def _choose_signal(dashboard: DashboardState) -> None:
+    from neurontools.tui.dialogs import signal_dialog
+
+    dashboard.open_dialog = signal_dialog(dashboard)
+
+
+def _toggle_process_context(dashboard: DashboardState) -> None:
+    """Switches the details of a process between the plots, and the environment and process tree."""
+    has_details, is_time_shown = dashboard.details_pid is not None, dashboard.is_time_shown
+    if _open_details(dashboard, "a job has no environment; Enter lists its processes, which have one"):
+        dashboard.is_time_shown = False
+        dashboard.is_context_shown = is_time_shown or not (has_details and dashboard.is_context_shown)
+
+
+def _toggle_time(dashboard: DashboardState) -> None:
+    """Switches the details of a process between plots and the time breakdown."""
+    has_details = dashboard.details_pid is not None
+    if _open_details(dashboard, "the time breakdown is for one process; Enter lists the processes of this job"):
+        dashboard.is_time_shown = not (has_details and dashboard.is_time_shown)
+
+
+def _open_details(dashboard: DashboardState, message_for_job: str) -> bool:
+    """Opens the details of the selected process unless details are open. Returns whether details are open.
+
+    Shows `message_for_job` if a job is selected.
+    """
+    if dashboard.details_pid is not None:
+        return True
+    row = dashboard.selected_job_row() if dashboard.page == "overview" else None
+    if dashboard.page != "processes":
+        dashboard.show_page("processes")
+    if row is not None and row.pid is not None:
+        dashboard.selected_rows["processes"] = str(row.pid)
+        dashboard.details_opened_from = "overview"
+    dashboard.render_context()  # drawing selects a row
+    if dashboard.selected_pid is None:
+        dashboard.show_message(message_for_job)
+        return False
+    dashboard.details_pid = dashboard.selected_pid
+    return True
+
+
+# Time
+
+
+def _go_to_event(dashboard: DashboardState, step: int) -> None:
+    """Moves to the next (1) or previous (-1) match of the search; without a search, to the next or previous event."""
+    if not dashboard.search_text:
+        if not dashboard.time.to_event(step):
+            dashboard.show_message("no later event" if step > 0 else "no earlier event")
+        return
+    shown = printable(dashboard.search_text, 80)
+    if not dashboard.to_match(step):
+        dashboard.show_message(f"nothing matches {shown}")
+    elif dashboard.page != "processes" and (context := dashboard.render_context()) is not None:
+        # Not on the process list, whose heading already shows the number of matches.
+        dashboard.show_message(f"search: {shown}, {context.match_text}")
+
+
+def _go_live(dashboard: DashboardState) -> None:
+    dashboard.time.go_live()
+    if loading := dashboard.time.loading_text():
+        dashboard.show_message(f"the recording is {loading}; the view follows its end while it loads")
+
+
+def _toggle_colouring(dashboard: DashboardState) -> None:
+    settings = dashboard.settings
+    settings.colour_by = "memory" if settings.colour_by == "utilization" else "utilization"
+
+
+def _next_window(dashboard: DashboardState) -> None:
+    later = [window for window in _WINDOWS_SECONDS if window > dashboard.settings.window_seconds]
+    dashboard.settings.window_seconds = later[0] if later else _WINDOWS_SECONDS[0]
+
+
+ACTION_FUNCTIONS: dict[str, Callable[[DashboardState], object]] = {
+    "quit": lambda dashboard: dashboard.shell.quit(),
+    "suspend": lambda dashboard: dashboard.shell.suspend(),
+    "show_help": _show_help,
+    "show_palette": lambda dashboard: dashboard.shell.show_palette(),
+    "go_back": _go_back,
+    "show_setup": _show_setup,
+    "next_theme": lambda dashboard: dashboard.show_message(f"theme: {dashboard.shell.next_theme()}"),
+    "save_screenshot": lambda dashboard: dashboard.show_message(dashboard.shell.save_screenshot()),
+    "faster": lambda dashboard: _change_rate(dashboard, 1),
+    "slower": lambda dashboard: _change_rate(dashboard, -1),
+    **{f"show_{page.name}": partial(DashboardState.show_page, name=page.name) for page in PAGES},
+    "next_page": lambda dashboard: _turn_page(dashboard, 1),
+    "previous_page": lambda dashboard: _turn_page(dashboard, -1),
+    "next_tab": lambda dashboard: _turn_tab(dashboard, 1),
+    "previous_tab": lambda dashboard: _turn_tab(dashboard, -1),
+    "toggle_flops": _toggle_flops,
+    "toggle_tree": _toggle_tree,
+    "toggle_compact": _toggle_compact,
+    "move_up": lambda dashboard: _move_rows(dashboard, -1),
+    "move_down": lambda dashboard: _move_rows(dashboard, 1),
+    "move_left": lambda dashboard: _move_sideways(dashboard, -1),
+    "move_right": lambda dashboard: _move_sideways(dashboard, 1),
+    "page_up": lambda dashboard: dashboard.move_to(dashboard.list.cursor - dashboard.list.height),
+    "page_down": lambda dashboard: dashboard.move_to(dashboard.list.cursor + dashboard.list.height),
+    "move_first": lambda dashboard: dashboard.move_to(0),
+    "move_last": lambda dashboard: dashboard.move_to(max(0, dashboard.list.count - 1)),
+    "enter": enter,
+    "edit_filter": _edit_filter,
+    "edit_search": _edit_search,
+    "choose_sort": _choose_sort,
+    "sort_left": lambda dashboard: _turn_sort(dashboard, -1),
+    "sort_right": lambda dashboard: _turn_sort(dashboard, 1),
+    "invert_sort": _invert_sort,
+    "tag_process": _tag_process,
+    "untag_all": _untag_all,
+    "choose_signal": _choose_signal,
+    "toggle_time": _toggle_time,
+    "toggle_surroundings": _toggle_process_context,
+    "toggle_pause": lambda dashboard: dashboard.time.toggle_pause(),
+    "step_back": lambda dashboard: dashboard.time.step(-1),
+    "step_forward": lambda dashboard: dashboard.time.step(1),
+    "leap_back": lambda dashboard: dashboard.time.leap(-60.0),
+    "leap_forward": lambda dashboard: dashboard.time.leap(60.0),
+    "next_event": lambda dashboard: _go_to_event(dashboard, 1),
+    "previous_event": lambda dashboard: _go_to_event(dashboard, -1),
+    "go_live": _go_live,
+    "toggle_recording": lambda dashboard: dashboard.show_message(dashboard.shell.toggle_recording()),
+    "toggle_colouring": _toggle_colouring,
+    "next_window": _next_window,
+}
+"""Functions by the `name` of their KeyAction. Omits `choose_tab`, whose function needs the pressed key."""
 
 
 class Dashboard(DashboardState):
     """Dashboard of one host, which handles keys, clicks and the mouse wheel."""
 
     def press(self, key: str, character: str | None = None) -> bool:
-        """Handles a key. Returns False if the key has no effect in the current state."""
         if key in keys.ALWAYS:
             return self.act(keys.BY_KEY[key], key)
         if self.open_dialog is not None:
@@ -30,21 +474,19 @@ class Dashboard(DashboardState):
         self.forget_message()
         try:
             if action.name == "choose_tab":
-                actions.choose_tab_number(self, int(key))
+                choose_tab_number(self, int(key))
             else:
-                actions.ACTION_FUNCTIONS[action.name](self)
+                ACTION_FUNCTIONS[action.name](self)
         except CORRUPT_DATA_ERRORS as error:
             self.show_message(f"this can't be done at this moment: {error}")
         return True
 
     def _choose(self, choices: OpenDialog, key: str) -> bool:
-        """Passes a key to the open dialog."""
         self.open_dialog = None  # so that the dialog closes even if its callback raises
         self.open_dialog = choices.press(key)
         return True
 
     def click(self, column: int, row: int) -> bool:
-        """Handles a mouse click. Returns False if there is no click target at this cell."""
         try:
             return self._click(column, row)
         except CORRUPT_DATA_ERRORS as error:
@@ -70,22 +512,22 @@ class Dashboard(DashboardState):
         elif action == "tab":
             context = self.render_context()
             if context is not None:
-                actions.choose_tab(self, context, int(argument) if argument else None)
+                choose_tab(self, context, int(argument) if argument else None)
         elif action == "sort":
-            actions.sort_by(self, argument)
+            sort_by(self, argument)
         elif action == "scrub":
             self.time.seek(float(argument))
         elif action == "device":
             self.device_index, self.core_index = int(argument), None
             if self.page == "overview":
-                actions.select_device(self, int(argument))
+                select_device(self, int(argument))
         elif action == "core":
             self.core_index = int(argument)
         elif action == "row":
             was = self.list.cursor
             self.move_to(int(argument))
             if was == self.list.cursor and self.page in ("overview", "processes"):
-                actions.enter(self)
+                enter(self)
         return True
 
     def scroll(self, lines: int) -> None:
@@ -104,7 +546,7 @@ class Dashboard(DashboardState):
         elif key in ("up", "down"):
             self.move_to(self.list.cursor + (1 if key == "down" else -1))
         else:
-            edited = _edited(text, key, character)
+            edited = keys.edited_text(text, key, character)
             self.edited_filter = text if edited is None else edited
             return edited is not None
         return True
@@ -119,21 +561,10 @@ class Dashboard(DashboardState):
         elif key in ("up", "down"):
             self.to_match(1 if key == "down" else -1)
         else:
-            edited = _edited(text, key, character)
+            edited = keys.edited_text(text, key, character)
             if edited is None:
                 return False
             self.edited_search = edited
             self.go_to(self.search_start)
             self.to_match(0)
         return True
-
-
-def _edited(text: str, key: str, character: str | None) -> str | None:
-    """Returns the text after an editing key; None if the key does not edit text."""
-    if key in ("backspace", "ctrl+h"):
-        return text[:-1]
-    if key == "ctrl+u":
-        return ""
-    if character is not None and character.isprintable() and len(text) < _MOST_TYPED:
-        return text + character
-    return None

@@ -74,7 +74,6 @@ class DashboardState(FeedView):
         self._message = ("", 0.0)
 
     def show_message(self, text: str) -> None:
-        """Shows a text in the message line for MESSAGE_SECONDS."""
         self._message = (text, time.monotonic() + MESSAGE_SECONDS)
 
     def is_restless(self) -> bool:
@@ -159,7 +158,6 @@ class DashboardState(FeedView):
         return rows[min(self.list.cursor, len(rows) - 1)] if rows else None
 
     def pids_of_row(self) -> tuple[int, ...]:
-        """Returns the PID of the selected process, or all PIDs of the selected job."""
         row = self.selected_job_row()
         return row.pids if row is not None else ()
 
@@ -214,7 +212,6 @@ class DashboardState(FeedView):
         self.close_details()
 
     def close_details(self) -> None:
-        """Closes the details of a process, so that the list shows again."""
         self.details_pid, self.is_context_shown, self.is_time_shown = None, False, False
 
     def move_to(self, position: int) -> None:
@@ -243,6 +240,11 @@ class OpenDialog:
     more: Mapping[str, Callable[[int], OpenDialog | None]] = field(default_factory=dict)
     back: Callable[[], OpenDialog | None] | None = None
 
+    def with_back(self, back: Callable[[], OpenDialog | None] | None) -> OpenDialog:
+        """Sets `back`, which the other callbacks may call too. Returns this dialog."""
+        self.back = back
+        return self
+
     def move(self, lines: int) -> None:
         """Moves the cursor by `lines` options. In a dialog without options, scrolls the text."""
         dialog = self.dialog
@@ -252,7 +254,6 @@ class OpenDialog:
             self.dialog = replace(dialog, top=min(max(0, dialog.top + lines), max(0, len(dialog.text) - 1)))
 
     def move_to(self, option: int) -> None:
-        """Moves the cursor to the option with this index."""
         self.dialog = replace(self.dialog, cursor=option)
 
     def press(self, key: str) -> OpenDialog | None:

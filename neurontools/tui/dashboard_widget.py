@@ -201,23 +201,17 @@ class DashboardWidget(Widget, can_focus=True):
                 self.call_after_refresh(when_drawn)
             return
         before, self._lines = self._lines, lines
+        changed = [row for row, (line, old) in enumerate(zip(lines, before, strict=True)) if line != old]
+        for row in changed:
+            self._strips[row] = None
         if self.paint is not None and self.screen.is_active and not self.screen.is_modal:
-            for row, (line, old) in enumerate(zip(lines, before, strict=True)):
-                if line != old:
-                    self._strips[row] = None
             text = update(lines, before, self.theme_name, COLOR_SYSTEMS.get(self.app.console.color_system or ""), width)
             if text:
                 self.paint(text)
                 # Otherwise Textual would show its stale cached lines after the command palette or Ctrl-Z.
                 forget_rendered_lines(self)
-            return
-        regions = []
-        for row, (line, old) in enumerate(zip(lines, before, strict=True)):
-            if line != old:
-                self._strips[row] = None
-                regions.append(Region(0, row, width, 1))
-        if regions:
-            self.refresh(*regions)
+        elif changed:
+            self.refresh(*(Region(0, row, width, 1) for row in changed))
 
     def _redraw_late(self) -> None:
         whole, self._is_redraw_pending, self._is_whole_pending = self._is_whole_pending, False, False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -59,9 +61,7 @@ def column_dialog(dashboard: DashboardState, at: str = "") -> OpenDialog:
         return again(keys[number])
 
     def again(key: str) -> OpenDialog:
-        choices = column_dialog(dashboard, key)
-        choices.back = opened.back
-        return choices
+        return column_dialog(dashboard, key).with_back(opened.back)
 
     options = tuple(f"[{'x' if key in shown else ' '}] {BY_KEY[key].title:<9} {BY_KEY[key].about}" for key in keys)
     cursor = keys.index(at) if at in keys else 0
@@ -82,18 +82,13 @@ def device_dialog(dashboard: DashboardState, cursor: int = 0) -> OpenDialog:
     index = dashboard.time.index
     snapshot = dashboard.feed.timeline.snapshot(index) if index is not None else None
     # Omits devices that --device excludes, because they cannot be shown.
-    indices = (
-        [device.index for device in dashboard.device_filter.filter_snapshot(snapshot).devices]
-        if snapshot is not None
-        else []
-    )
+    devices = () if snapshot is None else dashboard.device_filter.filter_snapshot(snapshot).devices
+    indices = [device.index for device in devices]
 
     def show(hidden: frozenset[int], number: int) -> OpenDialog:
         if len(hidden) < len(indices):  # never hides the last device
             dashboard.hide_devices(hidden)
-        choices = device_dialog(dashboard, number)
-        choices.back = opened.back
-        return choices
+        return device_dialog(dashboard, number).with_back(opened.back)
 
     def toggle(number: int) -> OpenDialog:
         return show(dashboard.hidden_devices ^ {indices[number]}, number)
@@ -123,9 +118,7 @@ def setup_dialog(dashboard: DashboardState, cursor: int = 0) -> OpenDialog:
     )
 
     def chosen(number: int) -> OpenDialog:
-        choices = entries[number][2](dashboard)
-        choices.back = lambda: setup_dialog(dashboard, number)
-        return choices
+        return entries[number][2](dashboard).with_back(lambda: setup_dialog(dashboard, number))
 
     options = tuple(f"{name:<20} {text}" for name, text, _ in entries)
     return OpenDialog(Dialog("Setup", options=options, cursor=cursor, hint=_MENU_HINT), chosen)
@@ -154,9 +147,7 @@ def sort_dialog(dashboard: DashboardState, at: str = "") -> OpenDialog:
         return "  "
 
     def again(number: int) -> OpenDialog:
-        choices = sort_dialog(dashboard, names[number])
-        choices.back = opened.back
-        return choices
+        return sort_dialog(dashboard, names[number]).with_back(opened.back)
 
     def first(number: int) -> OpenDialog | None:
         settings.sort_by(names[number])
@@ -186,34 +177,25 @@ def theme_dialog(dashboard: DashboardState) -> OpenDialog:
 
 
 def first_page_dialog(dashboard: DashboardState) -> OpenDialog:
-    """Returns the dialog for the page that neuron-top starts with."""
-
-    def choose(name: str) -> None:
-        dashboard.settings.start_page = name
-
     names = ["", *(page.name for page in PAGES)]
     texts = ["the one looked at last", *(f"{page.name:<10} {page.title}" for page in PAGES)]
-    return _value_dialog("Page to begin with", names, dashboard.settings.start_page, texts, choose)
+    settings = dashboard.settings
+    choose = partial(setattr, settings, "start_page")
+    return _value_dialog("Page to begin with", names, settings.start_page, texts, choose)
 
 
 def idle_threshold_dialog(dashboard: DashboardState) -> OpenDialog:
     """Returns the dialog for the utilization below which a core that a process holds counts as idle."""
-
-    def choose(percent: float) -> None:
-        dashboard.settings.idle_below_percent = percent
-
-    texts = [f"below {percent:g} %" for percent in _IDLE_PERCENT]
-    return _value_dialog("A held core is idle", _IDLE_PERCENT, dashboard.settings.idle_below_percent, texts, choose)
+    settings, texts = dashboard.settings, [f"below {percent:g} %" for percent in _IDLE_PERCENT]
+    choose = partial(setattr, settings, "idle_below_percent")
+    return _value_dialog("A held core is idle", _IDLE_PERCENT, settings.idle_below_percent, texts, choose)
 
 
 def late_threshold_dialog(dashboard: DashboardState) -> OpenDialog:
     """Returns the dialog for the seconds without an execution after which a process is marked late."""
-
-    def choose(seconds: float) -> None:
-        dashboard.settings.late_after_seconds = seconds
-
-    texts = [f"after {seconds:g} s" for seconds in _LATE_SECONDS]
-    return _value_dialog("No execution is late", _LATE_SECONDS, dashboard.settings.late_after_seconds, texts, choose)
+    settings, texts = dashboard.settings, [f"after {seconds:g} s" for seconds in _LATE_SECONDS]
+    choose = partial(setattr, settings, "late_after_seconds")
+    return _value_dialog("No execution is late", _LATE_SECONDS, settings.late_after_seconds, texts, choose)
 
 
 def _value_dialog(
@@ -224,9 +206,7 @@ def _value_dialog(
         return None if opened.back is None else opened.back()
 
     cursor = values.index(now) if now in values else 0
-    options = tuple(
-        f"({'x' if position == cursor and now in values else ' '}) {text}" for position, text in enumerate(texts)
-    )
+    options = tuple(f"({'x' if value == now else ' '}) {text}" for value, text in zip(values, texts, strict=True))
     opened = OpenDialog(Dialog(title, options=options, cursor=cursor, hint=_VALUE_HINT), chosen)
     return opened
 
@@ -250,26 +230,21 @@ def send_signal(process: Process, name: str) -> str:
     if process.synthetic:
         return f"PID {process.pid} is synthetic: there is no such process"
     try:
-        handle = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return f"PID {process.pid} has ended"
-    except OSError as error:
-        return f"PID {process.pid}: {error.strerror}"
-    try:
-        # The pidfd always refers to the same process. The start time shows whether the PID had already been reused.
-        started = _started_at_unix_seconds(process.pid)
-        expected = process.started_at_unix_seconds
-        if started is not None and expected is not None and abs(started - expected) > _START_TOLERANCE_SECONDS:
-            return f"PID {process.pid} is another process by now; nothing was sent"
-        signal.pidfd_send_signal(handle, signal.Signals[name])
+        with contextlib.ExitStack() as stack:
+            handle = os.pidfd_open(process.pid)
+            stack.callback(os.close, handle)
+            # The pidfd always refers to the same process. The start time shows whether the PID had already been reused.
+            started = _started_at_unix_seconds(process.pid)
+            expected = process.started_at_unix_seconds
+            if started is not None and expected is not None and abs(started - expected) > _START_TOLERANCE_SECONDS:
+                return f"PID {process.pid} is another process by now; nothing was sent"
+            signal.pidfd_send_signal(handle, signal.Signals[name])
     except ProcessLookupError:
         return f"PID {process.pid} has ended"
     except PermissionError:
         return f"PID {process.pid}: not permitted; it belongs to {process.user or 'another user'}"
     except OSError as error:
         return f"PID {process.pid}: {error.strerror}"
-    finally:
-        os.close(handle)
     return f"{name} sent to PID {process.pid}"
 
 

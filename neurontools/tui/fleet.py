@@ -13,6 +13,7 @@ from textual.screen import Screen
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import USER, grouping_choices
 from neurontools.tui.dashboard_widget import DashboardScreen, DashboardWidget
+from neurontools.tui.keys import edited_text
 from neurontools.tui.terminal import ExitSignals, TypedAhead, exit_on_signals
 from neurontools.tui.textual_private import driver_class
 from neurontools.views.drawing.glyphs import Glyphs
@@ -67,7 +68,6 @@ class FleetApp(App[str]):
 
 
 _MESSAGE_SECONDS = 8.0
-_MOST_TYPED = 200
 _QUIT = ("q", "ctrl+c", "ctrl+q")
 _HELP = ("question_mark", "f1")
 _ALL_KEYS = (
@@ -104,11 +104,9 @@ class FleetDashboard:
             self.show_message(message)
 
     def show_message(self, text: str) -> None:
-        """Shows a text in the message line for `_MESSAGE_SECONDS`."""
         self._message = text, time.monotonic() + _MESSAGE_SECONDS
 
     def draw(self, width: int, height: int) -> TextPage:
-        """Draws the whole screen from the current state of the hosts."""
         all_states = self.feed.states
         text = self._filter_text
         chosen = [state for state in all_states if matches_filter(state, text)]
@@ -140,7 +138,6 @@ class FleetDashboard:
         return self._drawn
 
     def press(self, key: str, character: str | None = None) -> bool:
-        """Handles a key. Returns False if the key has no effect in the current state."""
         if self._is_filter_edited and self._edit(key, character):
             return True
         steps = {"up": -1, "down": 1, "k": -1, "j": 1, "pageup": -self._page_rows, "pagedown": self._page_rows}
@@ -218,12 +215,9 @@ class FleetDashboard:
             self._is_filter_edited = False
         elif key == "escape":
             self._filter_text, self._is_filter_edited = "", False
-        elif key in ("backspace", "ctrl+h"):
-            self._filter_text = self._filter_text[:-1]
-        elif key == "ctrl+u":
-            self._filter_text = ""
-        elif character is not None and character.isprintable() and len(self._filter_text) < _MOST_TYPED:
-            self._filter_text += character
         else:
-            return False
+            edited = edited_text(self._filter_text, key, character)
+            if edited is None:
+                return False
+            self._filter_text = edited
         return True

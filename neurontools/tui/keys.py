@@ -55,13 +55,7 @@ ACTIONS = (
     KeyAction(("G", "end"), "G, End", "move_last", "last row", "Moving"),
     KeyAction(("enter",), "Enter", "enter", "unfold or fold a job or node; details; the device's history", "Moving"),
     KeyAction(("slash",), "/", "edit_filter", "filter: words and column<value, as user=root util<5", "Processes"),
-    KeyAction(
-        ("backslash", "ctrl+f"),
-        "\\, Ctrl-F",
-        "edit_search",
-        "search the list of the page",
-        "Processes",
-    ),
+    KeyAction(("backslash", "ctrl+f"), "\\, Ctrl-F", "edit_search", "search the list of the page", "Processes"),
     KeyAction(("s", "f6"), "s, F6", "choose_sort", "choose the columns to sort by, first and second", "Processes"),
     KeyAction(("less_than_sign",), "<", "sort_left", "sort by the column to the left", "Processes"),
     KeyAction(("greater_than_sign",), ">", "sort_right", "sort by the column to the right", "Processes"),
@@ -99,7 +93,6 @@ def names_text() -> str:
 
 
 def help_lines(actions: tuple[KeyAction, ...] = ACTIONS) -> tuple[str, ...]:
-    """Returns the lines of the help dialog."""
     lines: list[str] = []
     group = ""
     for action in actions:
@@ -113,6 +106,7 @@ def help_lines(actions: tuple[KeyAction, ...] = ACTIONS) -> tuple[str, ...]:
 
 _FIXED = ("choose_tab",)  # actions whose keys can't be changed: the number keys select tabs
 _MODIFIERS = frozenset(("ctrl", "alt", "shift"))
+_MOST_TYPED = 200
 
 
 class KeyMap:
@@ -193,3 +187,14 @@ _DEFAULTS = frozenset(key for action in ACTIONS for key in action.keys)
 def _display_name(key: str) -> str:
     """Converts Textual's name of a key for display: `ctrl+x` becomes `Ctrl+x`."""
     return "+".join(word.capitalize() if len(word) > 1 else word for word in key.split("+"))
+
+
+def edited_text(text: str, key: str, character: str | None) -> str | None:
+    """Returns the text after an editing key; None if the key does not edit text."""
+    if key in ("backspace", "ctrl+h"):
+        return text[:-1]
+    if key == "ctrl+u":
+        return ""
+    if character is not None and character.isprintable() and len(text) < _MOST_TYPED:
+        return text + character
+    return None

@@ -64,9 +64,8 @@ def _invalid_reason(name: str, value: object) -> str:
     """Returns why a setting's value, already of the right type, is invalid; "" if it is valid."""
     if name in _BOUNDS and isinstance(value, float):
         low, high = _BOUNDS[name]
-        return (
-            "" if low <= value <= high else f"{value:g} is not from {low:g} to {high:g}"
-        )  # NaN fails the comparison, so it is invalid
+        # NaN fails the comparison, so it is invalid.
+        return "" if low <= value <= high else f"{value:g} is not from {low:g} to {high:g}"
     names: Sequence[str] = _WORDS.get(name, ())
     if name in _OF_COLUMNS:
         from neurontools.views.process_table import BY_KEY
@@ -112,9 +111,6 @@ def read_regular_file(path: Path) -> str | None:
     return content.decode("utf-8")
 
 
-_TABLES = ("themes", "keys")
-
-
 @dataclass(slots=True)
 class UserConfiguration:
     """The user's themes and keys from neuron-top.toml. `problems` has an error text for each ignored part."""
@@ -129,7 +125,6 @@ class UserConfiguration:
 
 
 def configuration_path(settings_path: Path) -> Path:
-    """Returns the path of the user's configuration file, next to the settings file."""
     return settings_path.with_suffix(".toml")
 
 
@@ -148,19 +143,15 @@ def load_user_configuration(path: Path) -> UserConfiguration:
     try:
         tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        found.problems.append(
-            f"{escape_controls(str(path))} is no TOML: {escape_controls(str(error))}; it counts as empty"
-        )
+        found.problems.append(escape_controls(f"{path} is no TOML: {error}; it counts as empty"))
         return found
-    for problem in _read_tables(tables, found):
-        found.problems.append(escape_controls(f"{path}: {problem}"))
+    found.problems += [escape_controls(f"{path}: {problem}") for problem in _read_tables(tables, found)]
     return found
 
 
 def _read_tables(tables: Mapping[str, object], found: UserConfiguration) -> list[str]:
-    problems = [
-        f"[{name[:40]}] is not known; there are [themes.NAME] and [keys]" for name in tables if name not in _TABLES
-    ]
+    unknown = [name for name in tables if name not in ("themes", "keys")]
+    problems = [f"[{name[:40]}] is not known; there are [themes.NAME] and [keys]" for name in unknown]
     themes, keys = tables.get("themes", {}), tables.get("keys", {})
     if isinstance(themes, Mapping):
         for name, table in themes.items():

@@ -96,7 +96,6 @@ class TypedAhead:
         self._unread: list[TypedKey] = []
 
     def begin(self) -> None:
-        """Starts to store keys, because the user has left the page."""
         self.is_collecting = True
 
     def add(self, key: str, character: str | None, *, is_unread: bool = False) -> None:
@@ -116,7 +115,6 @@ class TypedAhead:
                 press(key, character)
 
     def forget(self) -> None:
-        """Drops the stored keys and stops storing."""
         self.is_collecting = False
         self._waiting, self._unread = [], []
 

@@ -99,7 +99,6 @@ PRIVATE_PARTS = (
 
 
 def missing_parts() -> list[str]:
-    """Returns the private names that the installed Textual lacks."""
     return [part.name for part in PRIVATE_PARTS if not part.is_present()]
 
 
