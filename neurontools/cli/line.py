@@ -266,7 +266,7 @@ HOST_OPTIONS = (
     Option(
         "file-sd", "many hosts by SSH: those of a JSON file of targets of Prometheus", value="FILE", completes=FILES
     ),
-    Option("prometheus", "many hosts as the Prometheus at this address knows them", value="URL"),
+    Option("prometheus", "many hosts, read from the Prometheus server at this address", value="URL"),
     Option(
         "prometheus-config",
         "with --prometheus: a TOML file that names the files with token, password, certificates",
@@ -278,8 +278,10 @@ HOST_OPTIONS = (
 
 TLS_OPTIONS = (
     Option("tls-cert", "for grpcs://: the certificate to show, a PEM file", value="FILE", completes=FILES),
-    Option("tls-key", "for grpcs://: its key", value="FILE", completes=FILES),
-    Option("tls-ca", "for grpcs://: who signs the certificates of daemons", value="FILE", completes=FILES),
+    Option("tls-key", "for grpcs://: the key of the certificate", value="FILE", completes=FILES),
+    Option(
+        "tls-ca", "for grpcs://: the authority that signs the certificates of daemons", value="FILE", completes=FILES
+    ),
 )
 
 INFORMATION_OPTIONS = (
@@ -290,7 +292,6 @@ INFORMATION_OPTIONS = (
 
 
 def names_hosts(given: dict[str, str]) -> bool:
-    """Returns whether one of the options that name hosts, such as --hosts, is given."""
     return any(name in given for name in HOST_OPTION_NAMES)
 
 
@@ -322,7 +323,6 @@ def print_information(command: str, page: Any, given: dict[str, str]) -> bool:
 
 
 def schema_text(document_type: Any, title: str) -> str:
-    """Returns the JSON Schema of a document that a command prints."""
     from pydantic import TypeAdapter
 
     from neurontools.util.formats import json_text

@@ -52,12 +52,10 @@ class PrivateDaemon:
 
     @property
     def socket_path(self) -> str:
-        """The path of the daemon's API socket."""
         return f"{self._directory}/neurond.sock"
 
     @property
     def pid(self) -> int | None:
-        """The PID of the daemon; None if it does not run."""
         return self._child.pid if self._child else None
 
     def __enter__(self) -> PrivateDaemon:
@@ -84,7 +82,6 @@ class PrivateDaemon:
         self._stop()
 
     def _start(self) -> None:
-        """Starts the daemon and waits until it is ready."""
         ready, tell_ready = os.pipe()
         try:
             with open(f"{self._directory}/stderr", "wb") as narration, defer_signals():  # noqa: PTH123
@@ -118,10 +115,8 @@ class PrivateDaemon:
         try:
             child.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            text = (
-                f"the private monitor daemon was not ready within {self._start_seconds:.3g} s; is the host very busy?"
-            )
-            return UserError(text, EXIT_TIMED_OUT)
+            problem = f"the private monitor daemon was not ready within {self._start_seconds:.3g} s"
+            return UserError(f"{problem}; is the host very busy?", EXIT_TIMED_OUT)
         with open(f"{self._directory}/stderr", "rb") as narration:  # noqa: PTH123
             lines = narration.read().decode(errors="replace").split("\n")
         cause = next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {child.returncode}")
@@ -130,27 +125,22 @@ class PrivateDaemon:
         return UserError(f"can't {task}: {cause.removeprefix('neurond: ')}", exit_code)
 
     def _stop(self) -> None:
-        """Ends the daemon and removes its directory, with signals deferred."""
         try:
             with defer_signals():
                 child, self._child = self._child, None
                 if child is not None:
-                    _terminate_child(child, REMOVE_TREE_SECONDS if self._export_sysfs else STOP_SECONDS)
+                    child.terminate()
+                    try:
+                        child.wait(REMOVE_TREE_SECONDS if self._export_sysfs else STOP_SECONDS)
+                    except subprocess.TimeoutExpired:
+                        child.kill()
+                        child.wait()
                 if self._directory:
                     shutil.rmtree(self._directory, ignore_errors=True)
         finally:
             for number in self._handled:
                 signal.signal(number, signal.SIG_DFL)
             self._handled = []
-
-
-def _terminate_child(child: subprocess.Popen[bytes], seconds: float) -> None:
-    child.terminate()
-    try:
-        child.wait(seconds)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
 
 
 def _wait_until_ready(descriptor: int, deadline: float) -> bool:

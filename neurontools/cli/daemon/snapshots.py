@@ -18,7 +18,7 @@ TIMEOUT_SECONDS = 5.0
 class DaemonSnapshots:
     """Requests snapshots from a daemon, and reconnects after a failure.
 
-    With `is_seen`, the daemon lists this process as an observer.
+    With `is_observer`, the daemon lists this process as an observer.
     """
 
     def __init__(self, socket_path: str, *, is_observer: bool = False) -> None:

@@ -62,7 +62,6 @@ def bundle_contents(checks: Sequence[CheckResult], place: DoctorContext) -> dict
 
 
 def bundle_listing(files: dict[str, str], path: str) -> str:
-    """Returns the list of files that the bundle would contain."""
     sizes = "".join(f"  {name:<18}{len(text.encode()):>9} bytes\n" for name, text in files.items())
     return f"{path} would contain:\n{sizes}without {REDACTED}\n"
 

@@ -47,8 +47,6 @@ from neurontools.util.version import __version__
 
 
 class CheckLevel(StrEnum):
-    """Severity of a check result."""
-
     OK = "ok"
     NOTE = "note"  # may be intended
     PROBLEM = "problem"  # something does not work
@@ -114,7 +112,6 @@ def examine_installation(place: DoctorContext) -> Iterator[CheckResult]:
 
 
 def installed_version(distribution: str) -> str | None:
-    """Returns the installed version of a package without importing it."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -212,7 +209,6 @@ def examine_driver(place: DoctorContext) -> Iterator[CheckResult]:
 
 
 def driver_version(roots: Roots) -> str | None:
-    """Returns the version of the loaded driver; None if no driver is loaded."""
     return read_text(roots.driver_version, 64) or None
 
 
@@ -406,7 +402,7 @@ def examine_host_environment(place: DoctorContext) -> Iterator[CheckResult]:
 
 
 def is_container(place: DoctorContext) -> bool:
-    """Whether marker files or the variable `container` show that this process runs in a container."""
+    """Returns whether marker files or the variable `container` show that this process runs in a container."""
     marks = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
     return any(Path(mark).exists() for mark in marks) or "container" in place.environment
 
@@ -418,7 +414,6 @@ def relevant_variables(place: DoctorContext) -> list[tuple[str, str]]:
 
 
 def examine_variables(place: DoctorContext) -> Iterator[CheckResult]:
-    """Checks the names and values of the runtime's environment variables."""
     for name, value in relevant_variables(place):
         near = get_close_matches(name, _KNOWN_VARIABLES, n=1, cutoff=0.9)
         if name not in _KNOWN_VARIABLES and near:
@@ -474,7 +469,6 @@ def report_json(checks: Sequence[CheckResult]) -> str:
 
 
 def summary_text(checks: Sequence[CheckResult]) -> str:
-    """Returns the number of problems and notes as text."""
     problems = sum(check.level is CheckLevel.PROBLEM for check in checks)
     notes = sum(check.level is CheckLevel.NOTE for check in checks)
     if not problems and not notes:

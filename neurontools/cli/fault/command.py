@@ -50,8 +50,8 @@ OPTIONS = (
     Option("after", "start the fault after this many seconds", value="SECONDS"),
     Option("for", "end the fault after this many seconds", value="SECONDS"),
     Option("probability", "the probability that an execution fails; default: 1", value="P"),
-    Option("amount", "how much of it, for kinds that have an amount; kinds lists them", value="X"),
-    Option("part", "which part of the device, for kinds about a part", value="NAME"),
+    Option("amount", "the amount, for kinds that have one; the action kinds lists them", value="X"),
+    Option("part", "the part of the device, for kinds that affect only a part", value="NAME"),
     Option("seed", "the seed of --probability; the same seed fails the same executions; default: 0", value="N"),
     Option("dry-run", "with plan: print the planned faults and inject none"),
     Option("hostfile", "of plan: on the hosts of this file, as of neuron-fleet-sim", value="FILE", completes=FILES),
@@ -62,11 +62,11 @@ OPTIONS = (
 USAGE = """neuron-fault inject KIND --device N | --core N | --pid PID [options]
        neuron-fault list | heal [NUMBER ...] | kinds | plan FILE"""
 SUMMARY = (
-    "Injects faults into simulated Neuron devices: counters, logs and the training processes meet them as on hardware."
+    "Injects faults into simulated Neuron devices. Counters, logs and training processes show them as on hardware."
 )
 NOTES = """\
-Faults are for hosts that neurond simulates, and for the user who runs it. All that they cause is marked as injected.
-heal without numbers takes all faults back, with all that they left behind.
+Only hosts that neurond simulates have faults, and only the user who runs neurond may inject them. All their effects
+are marked as injected. heal without numbers removes all faults and their effects.
 
 Environment:
   NEURONTOOLS_SOCKET        as --socket
@@ -110,7 +110,7 @@ def _run_fault(arguments: list[str]) -> int:
         return 0
     verb, *rest = words or [""]
     if verb not in _VERBS:
-        problem = f"{error_excerpt(verb)} is none of" if verb else "say what to do:"
+        problem = f"{error_excerpt(verb)} is none of" if verb else "no action given; give one of"
         raise UserError(f"{problem} {', '.join(_VERBS)}; see --help", EXIT_USAGE)
     _VERBS[verb](rest, given)
     return 0
@@ -175,7 +175,6 @@ _VERBS = {"inject": _inject_fault, "list": _list_faults, "heal": _heal_faults, "
 
 
 def request_of(kind: str, given: dict[str, str]) -> FaultRequest:
-    """Returns the fault request that the options describe. Raises UserError if it is invalid."""
     exclude_each_other(given, "device", "core", "pid")
     exclude_each_other(given, "after-executions", "after")
     whole = {name: whole_number(f"--{flag}", given[flag], 0) for flag, name in _WHOLE_FIELDS.items() if flag in given}
@@ -267,7 +266,6 @@ def planned_hosts(hostfile: str) -> list[PlannedHost]:
 
 
 def plan_text(faults: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> str:
-    """Returns the planned faults as a text table, one row per fault."""
     if not faults:
         return "nothing breaks in this time\n"
     rows = [("AT", "HOST", "DEVICE", "KIND")]
@@ -279,7 +277,6 @@ def plan_text(faults: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> s
 
 
 def plan_documents(faults: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> list[dict[str, object]]:
-    """Returns the planned faults as JSON values."""
     return [
         {
             "at_seconds": each.at_seconds,
@@ -326,7 +323,6 @@ def kind_table() -> str:
 
 
 def kind_documents() -> list[dict[str, object]]:
-    """Returns all properties of the fault kinds as JSON values."""
     return [
         {
             "kind": kind.name,

@@ -59,9 +59,11 @@ OPTIONS = (
     *INFORMATION_OPTIONS,
 )
 USAGE = "neuron-healthcheck [options]"
-SUMMARY = "Says in one line whether the Neuron devices of this host are well, to those who drain, replace or alert."
+SUMMARY = (
+    "Prints in one line whether the Neuron devices of this host are healthy, for tools that drain, replace or alert."
+)
 NOTES = """\
-It goes by what the monitor daemon (neurond) has found; where none runs, it has the devices read once.
+The verdict comes from the findings of the monitor daemon (neurond). Without a daemon, the devices are read once.
 
 Environment:
   NEURONTOOLS_SOCKET  as --socket
@@ -83,7 +85,6 @@ _TIMEOUT_SECONDS = 10.0
 _LONGEST_TIMEOUT_SECONDS = 3600.0
 _MOST_DEVICES = 1024
 _OF_SLURM = ("node", "no-undrain", "dry-run")
-_HAS_ERROR = "NeuronHasError_"  # prefix of the error name, as AWS's detector writes it
 _MOST_NPD_CHARACTERS = 500
 _EXIT_CODES = {True: 0, False: 1, None: 2}
 _STATUS = {True: "ok", False: "unhealthy", None: "unknown"}
@@ -116,8 +117,6 @@ def _run_healthcheck(arguments: list[str]) -> int:
 
 
 class HealthCheck:
-    """Runs one health check with the options of the command line."""
-
     def __init__(self, given: dict[str, str]) -> None:
         self._given = given
         self._format = word_option(given, "format", FORMATS, "text")
@@ -129,7 +128,6 @@ class HealthCheck:
         self._criteria = self._parse_criteria()
 
     def run(self) -> int:
-        """Prints the health verdict and returns the exit code."""
         from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found]
 
         from neurontools.model import health
@@ -244,7 +242,7 @@ def _npd_verdict(verdict: "HostVerdict") -> tuple[str, int]:
         return "Neuron has no error", 0
     prefix = "Neuron health is not known: "
     if verdict.findings:
-        prefix = f"{_HAS_ERROR}{health.finding_name(verdict.findings[0])}: "
+        prefix = f"NeuronHasError_{health.finding_name(verdict.findings[0])}: "  # as AWS's detector writes it
     return excerpt(prefix + verdict.sentence, _MOST_NPD_CHARACTERS), _EXIT_CODES[verdict.is_healthy]
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from neurontools.cli.daemon.fleet import open_fleet_feed
 from neurontools.cli.line import HOST_OPTION_NAMES, exclude_each_other
 from neurontools.fleet.document import document, document_json
 from neurontools.fleet.states import HostLink, HostState, by_name, worst_first
 from neurontools.model import Severity
-from neurontools.util import units
 from neurontools.util.command_lifecycle import write_stderr, write_text
 from neurontools.util.errors import EXIT_HEALTH_UNKNOWN, EXIT_NO_DAEMON, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.util.formats import Column, ascii_table
 from neurontools.util.terminal import escape_controls
-from neurontools.util.units import ranges_text
+from neurontools.util.units import count_text, ranges_text
 
 _GO_WITH = frozenset(
     (*HOST_OPTION_NAMES, "prometheus-config", "json-output", "health", "tls-cert", "tls-key", "tls-ca")
@@ -51,30 +50,23 @@ def print_fleet(given: dict[str, str]) -> int:
 def fleet_table(states: Sequence[HostState]) -> str:
     """Returns a table with one row per host; `-` marks an unknown value."""
 
-    def count_column(name: str) -> Column[HostState]:
-        title = (
-            ("NEURON", f"CORES {name.partition('_')[0].upper()}") if name != "neuroncore_count" else ("NEURON", "CORES")
-        )
-        return Column(title, lambda state: units.count_text(getattr(state.summary, name, None)))
+    def text(state: HostState, name: str) -> str:
+        return escape_controls(getattr(state.summary, name, None) or "-")
 
-    columns = [
-        Column[HostState](("HOST", ""), lambda state: escape_controls(state.place.name)),
-        Column[HostState](
-            ("INSTANCE", "TYPE"), lambda state: escape_controls((state.summary and state.summary.instance_type) or "-")
-        ),
-        Column[HostState](
-            ("NEURON", "DEVICES"), lambda state: str(len(state.summary.devices)) if state.summary else "-"
-        ),
-        count_column("neuroncore_count"),
-        count_column("held_neuroncore_count"),
-        count_column("free_neuroncore_count"),
-        Column[HostState](("HEALTH", ""), health_word),
-        Column[HostState](
-            ("DRIVER", "VERSION"),
-            lambda state: escape_controls((state.summary and state.summary.driver_version) or "-"),
-        ),
-    ]
-    return ascii_table(columns, [[state] for state in states])
+    def count(state: HostState, name: str) -> str:
+        return count_text(getattr(state.summary, name, None))
+
+    cells: dict[tuple[str, str], Callable[[HostState], str]] = {
+        ("HOST", ""): lambda state: escape_controls(state.place.name),
+        ("INSTANCE", "TYPE"): lambda state: text(state, "instance_type"),
+        ("NEURON", "DEVICES"): lambda state: str(len(state.summary.devices)) if state.summary else "-",
+        ("NEURON", "CORES"): lambda state: count(state, "neuroncore_count"),
+        ("NEURON", "CORES HELD"): lambda state: count(state, "held_neuroncore_count"),
+        ("NEURON", "CORES FREE"): lambda state: count(state, "free_neuroncore_count"),
+        ("HEALTH", ""): health_word,
+        ("DRIVER", "VERSION"): lambda state: text(state, "driver_version"),
+    }
+    return ascii_table([Column(title, read) for title, read in cells.items()], [[state] for state in states])
 
 
 def health_word(state: HostState) -> str:
@@ -97,9 +89,7 @@ def fleet_health_text(states: Sequence[HostState]) -> str:
             lines.append(f"{name}: not known: neurond {found.daemon_version} makes no verdicts")
         for finding in found.findings:
             indices = finding.device_indices
-            where = (
-                f" devices {ranges_text(indices)}:" if len(indices) > 1 else f" device {indices[0]}:" if indices else ""
-            )
+            where = f" device{'s' if len(indices) > 1 else ''} {ranges_text(indices)}:" if indices else ""
             marked = " [synthetic]" if finding.synthetic else ""
             lines.append(f"{name}:{where} {finding.severity.name.lower()}: {finding.reason}{marked}")
         more = found.critical_count + found.warning_count + found.notice_count - len(found.findings)

@@ -9,7 +9,7 @@ OPTIONS = (
     Option("json-output", "a JSON document instead of the table", short="j", aliases=("json",)),
     Option(
         "output-format",
-        "json: a JSON object, the instance at its top, instead of the table",
+        "json: one JSON object for the instance and its devices, instead of the table",
         value="FORMAT",
         words=("json",),
     ),
@@ -25,12 +25,12 @@ OPTIONS = (
     Option("since", "of --ended: only what ended within this time, such as 30m, 12h or 1d", value="AGE"),
     Option("query", "these fields instead of the table, for scripts; see --help-query", value="FIELDS"),
     Option("format", "of --query and --ended: csv or json, and noheader, nounits", value="PARTS"),
-    Option("loop", "a row for each device every so many seconds, or what --query asks for", value="SECONDS"),
+    Option("loop", "repeat every so many seconds: a row for each device, or the fields of --query", value="SECONDS"),
     Option("count", "of --loop: end after so many times", short="n", value="N"),
     Option("help-query", "print the fields that --query knows", ends=True),
     Option("wait-free", "wait until N NeuronCores in a row are free, and print which", value="N"),
     Option("timeout", "of --wait-free: give up after so many seconds, with exit code 124", value="SECONDS"),
-    Option("health", "print what is wrong with the devices; exit code 5 when something is, 7 when that is not known"),
+    Option("health", "print the findings; exit code 5 if a device is unhealthy, 7 if the health of some is unknown"),
     Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
     Option(
         "simulate",
@@ -40,7 +40,7 @@ OPTIONS = (
     ),
     *HOST_OPTIONS,
     *TLS_OPTIONS,
-    Option("relay", "become a connection to the daemon, by standard input and output: for neuron-top --hosts"),
+    Option("relay", "connect standard input and output to the daemon; neuron-top --hosts runs this by SSH"),
     *INFORMATION_OPTIONS,
 )
 USAGE = "neuron-ls [options]"

@@ -156,8 +156,6 @@ _LONGEST_SECONDS = 100 * 365 * 86_400.0
 
 
 class EndedQuery:
-    """Query for ended processes (--ended)."""
-
     exit_code = 0
     interval_seconds: float | None = None  # seconds between snapshots of a private daemon; None: its default
 

@@ -49,7 +49,8 @@ def _relay_streams(connection: socket.socket) -> None:
         try:
             selector.register(_STDIN, selectors.EVENT_READ)
         except PermissionError:  # epoll rejects regular files and /dev/null as standard input
-            _send_stdin(connection)
+            while chunk := os.read(_STDIN, _CHUNK_BYTES):
+                connection.sendall(chunk)
         while True:
             for key, _ in selector.select():
                 if key.fileobj is connection:
@@ -62,11 +63,6 @@ def _relay_streams(connection: socket.socket) -> None:
                     if not chunk:
                         return
                     connection.sendall(chunk)
-
-
-def _send_stdin(connection: socket.socket) -> None:
-    while chunk := os.read(_STDIN, _CHUNK_BYTES):
-        connection.sendall(chunk)
 
 
 def _write_stdout(chunk: bytes) -> None:

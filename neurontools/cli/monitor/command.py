@@ -53,7 +53,7 @@ OPTIONS = (
     *INFORMATION_OPTIONS,
 )
 USAGE = "neuron-monitor [options]"
-SUMMARY = "Prints a JSON document a line with the metrics of the Neuron devices of this host, for as long as it runs."
+SUMMARY = "Prints the metrics of this host's Neuron devices as one JSON document per line, until it is ended."
 NOTES = """\
 Without a configuration: all metric groups of all processes, every 5 seconds. The format is in neuron-monitor(1).
 Without --socket and --simulate it asks your own monitor daemon (neurond), then the system's.

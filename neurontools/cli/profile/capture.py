@@ -17,7 +17,6 @@ from pathlib import Path
 from neurontools.cli.daemon.connection import ask_first_daemon
 from neurontools.cli.profile import command
 from neurontools.client.daemon_client import Client
-from neurontools.model import Snapshot
 from neurontools.profile import Profile, read_profile
 from neurontools.profile.chunks import SUFFIX
 from neurontools.profile.formats.outputs import run_name, worker_name, write_outputs, write_ranks
@@ -57,7 +56,7 @@ class _IncomingProfile:
         self.received_at = time.monotonic()
         self.size_bytes += len(part)
         if self.size_bytes > MAX_FILE_BYTES:
-            self.error = UserError(f"PID {self.request.pid}: more than a profile has; ask for fewer --seconds")
+            self.error = UserError(f"PID {self.request.pid}: its profile is too large; ask for fewer --seconds")
             return False
         rest = memoryview(part)
         while rest:
@@ -66,7 +65,6 @@ class _IncomingProfile:
 
 
 def capture(given: dict[str, str]) -> int:
-    """Captures profiles of the requested processes. Returns the exit code."""
     named = socket_path.configured_socket(given.get("socket"), os.environ)
     at = named or ask_first_daemon(_check_daemon, os.environ) or socket_path.candidate_sockets(os.environ)[0]
     pids = command.requested_pids(given) or _pids_of_job(at, given["job"])
@@ -86,8 +84,11 @@ def _check_daemon(at: str) -> str:
 
 def _pids_of_job(at: str, job_text: str) -> list[int]:
     """Returns the PIDs of the job with this name, or of the only job whose name contains it."""
+    jobs: dict[str, list[int]] = {}
     with Client(at) as daemon:
-        jobs = _pids_by_job(daemon.snapshot())
+        for process in daemon.snapshot().processes:
+            if process.job is not None and process.core_indices:
+                jobs.setdefault(process.job.name, []).append(process.pid)
     shown = excerpt(job_text, 60)
     found = [name for name in jobs if name == job_text] or [name for name in jobs if job_text in name]
     if not found:
@@ -96,14 +97,6 @@ def _pids_of_job(at: str, job_text: str) -> list[int]:
     if len(found) > 1:
         raise UserError(f"several jobs are {shown}: {', '.join(found[:_MAX_NAMES])}; give more of one's name")
     return jobs[found[0]]
-
-
-def _pids_by_job(snapshot: Snapshot) -> dict[str, list[int]]:
-    jobs: dict[str, list[int]] = {}
-    for process in snapshot.processes:
-        if process.job is not None and process.core_indices:
-            jobs.setdefault(process.job.name, []).append(process.pid)
-    return jobs
 
 
 def _start_captures(
@@ -149,8 +142,8 @@ def _receive_profiles(arriving: Sequence[_IncomingProfile], directory: Path) -> 
                 else:
                     is_over = time.monotonic() - each.received_at >= _SILENT_SECONDS
                     if is_over:
-                        problem = f"PID {each.request.pid} has said nothing for {_SILENT_SECONDS:.0f} s"
-                        each.error = UserError(f"{problem}; look whether it is stopped", EXIT_TIMED_OUT)
+                        problem = f"PID {each.request.pid} sent no data for {_SILENT_SECONDS:.0f} s"
+                        each.error = UserError(f"{problem}; check whether it is stopped", EXIT_TIMED_OUT)
             except OSError as error:
                 raise _write_error(directory, error) from None
             if is_over:
@@ -163,9 +156,8 @@ def _finish_captures(arriving: Sequence[_IncomingProfile], directory: Path, run:
     for each in arriving:
         profile, path = _keep_profile(each, directory, run)
         if profile is not None and not profile.state.has_ended and each.error is None:
-            each.error = UserError(
-                f"PID {each.request.pid} ended in the middle; its profile goes until a second before"
-            )
+            pid = each.request.pid
+            each.error = UserError(f"PID {pid} ended during the capture; its profile ends up to a second earlier")
         if each.error is not None:
             write_stderr(f"neuron-profile: {each.error}")
             exit_code = exit_code or each.error.exit_code

@@ -41,7 +41,7 @@ USAGE = """neuron-profile show DIR [options]
        neuron-profile serve DIR [--port PORT]
        neuron-profile capture --pid PID | --job NAME [--seconds S] [--steps N] [-o DIR]"""
 SUMMARY = (
-    "Show what a profile of a training run tells: where the time of its steps went, its operators, graphs and memory.\n"
+    "Shows a profile of a training run: the time of its steps, its operators, graphs and memory.\n"
     "DIR is a directory that neuron-run --profile DIR script.py wrote, or a file of one worker in it."
 )
 OPTIONS = (
@@ -71,8 +71,8 @@ OPTIONS = (
         "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True
     ),
 )
-NOTES = """serve starts xprof or TensorBoard, whichever is installed, and says how to get one where none is.
-capture asks the runtime of a process of yours, which goes on; PIDs are those that neuron-ls shows.
+NOTES = """serve starts xprof or TensorBoard. If neither is installed, it prints how to install one.
+capture profiles a running process of yours without stopping it. neuron-ls shows the PIDs.
 
 Environment:
   NEURONTOOLS_SOCKET        as --socket
@@ -110,7 +110,7 @@ def check_options(given: dict[str, str], words: list[str]) -> None:
     """Raises UserError for an unknown action, or for options or paths that the action does not take."""
     action, *paths = words or [""]
     if action not in ACTIONS:
-        problem = f"there is no action {error_excerpt(action)}" if action else "what is it to do?"
+        problem = f"there is no action {error_excerpt(action)}" if action else "no action given"
         raise UserError(f"{problem}; give one of {', '.join(ACTIONS)}, such as: neuron-profile show DIR", EXIT_USAGE)
     if len(paths) != _PATH_COUNTS[action]:
         path_count_text = _PATHS[_PATH_COUNTS[action]]
@@ -132,17 +132,14 @@ def check_options(given: dict[str, str], words: list[str]) -> None:
 
 
 def csv_table(given: dict[str, str]) -> str:
-    """Returns the name of the table that --csv prints."""
     return word_option(given, "table", CSV_TABLES, CSV_TABLES[0])
 
 
 def max_rows(given: dict[str, str]) -> int:
-    """Returns the maximum number of rows of a table."""
     return whole_option(given, "top", _DEFAULT_ROWS, 1, _MOST_ROWS)
 
 
 def viewer_port(given: dict[str, str]) -> int:
-    """Returns the port on which the viewer serves."""
     return whole_option(given, "port", _DEFAULT_PORT, 1, _HIGHEST_PORT)
 
 
@@ -158,7 +155,6 @@ def requested_steps(given: dict[str, str]) -> int | None:
 
 
 def requested_seconds(given: dict[str, str]) -> float:
-    """Returns the maximum duration of a capture."""
     usual = _STEPS_SECONDS if "steps" in given else _DEFAULT_SECONDS
     return seconds_option(given, "seconds", usual, SHORTEST_SECONDS, LONGEST_SECONDS)
 

@@ -32,11 +32,11 @@ from neurontools.cli.run.terminal import (
     ProgressLine,
     ProgressTerminal,
     find_neuron_top,
+    is_foreground_group,
     is_foreground_terminal,
     pseudo_terminal,
     relay_output,
     run_neuron_top,
-    terminal_columns,
 )
 from neurontools.driver.environment import (
     INSPECT_ENABLE,
@@ -53,6 +53,7 @@ from neurontools.rpc import socket_path
 from neurontools.util import signals
 from neurontools.util.command_lifecycle import run_command, write_stderr, write_stderr_lines
 from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.terminal import terminal_size
 
 _MAX_RANKS_IN_TRACE = 16  # trace viewers can't show more workers in one trace
 
@@ -198,7 +199,6 @@ def _print_advice(given: dict[str, str], document: dict[str, Any]) -> None:
 
 
 def _ignored_rules(given: dict[str, str]) -> frozenset[str]:
-    """Returns the names of the advice rules that --ignore turns off."""
     if "ignore" not in given:
         return frozenset()
     from neurontools.estimate.rules import RULES
@@ -263,8 +263,7 @@ def _run_script(
         write_stderr_lines("\n" + summary.summary_text(document).rstrip("\n"))
     _print_advice(given, document)
     if estimates is not None:
-        estimated = estimates.of_run(document)
-        write_stderr_lines("\n" + estimated.rstrip("\n"))
+        write_stderr_lines("\n" + estimates.of_run(document).rstrip("\n"))
     if "summary-json" in given:
         summary.write_summary(given["summary-json"], document)
     return exit_code
@@ -324,7 +323,7 @@ class _ScriptProcess:
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
         # In the foreground, the terminal itself sends SIGINT for Ctrl-C to the script.
-        if number == signal.SIGINT and _is_foreground_group():
+        if number == signal.SIGINT and is_foreground_group(0):
             return
         if self._process is None:
             self._early.append(number)
@@ -348,13 +347,6 @@ def _start_reaper(token: str) -> subprocess.Popen[bytes] | None:
         )
     except OSError:
         return None
-
-
-def _is_foreground_group() -> bool:
-    try:
-        return os.tcgetpgrp(0) == os.getpgrp()
-    except OSError:
-        return False
 
 
 def _wait_for_script(child: subprocess.Popen[bytes], poll: Callable[[], None]) -> None:
@@ -390,7 +382,7 @@ def _show_progress(
         shown = ""
         if is_foreground_terminal(_STDERR):
             workers = summary.read_workers(directory)
-            shown = progress.line(workers[0] if workers else None, now - began, terminal_columns(_STDERR))
+            shown = progress.line(workers[0] if workers else None, now - began, terminal_size(_STDERR)[0])
         terminal.show(shown)
 
     with pseudo_terminal(_STDERR) as (outer, inner):
@@ -443,8 +435,8 @@ OPTIONS = (
         completes=FILES,
     ),
     Option("socket", "report to the monitor daemon at this socket", value="PATH", completes=FILES),
-    Option("wait", "wait up to so many seconds until the cores are free; 0 is for ever", value="SECONDS"),
-    Option("top", "show neuron-top while the script runs; its output follows when neuron-top was left"),
+    Option("wait", "wait at most this many seconds for free cores; 0 waits forever", value="SECONDS"),
+    Option("top", "show neuron-top while the script runs, and the script's output after neuron-top ends"),
     Option(
         "summary-json",
         "write the summary to this file as JSON too; - is standard output",
@@ -457,7 +449,7 @@ OPTIONS = (
         value="DIR",
         completes=FILES,
     ),
-    Option("profile-steps", "profile these steps alone, such as 10:15; 10: is all from the tenth", value="STEPS"),
+    Option("profile-steps", "profile only these steps, such as 10:15; 10: means from the tenth on", value="STEPS"),
     Option(
         "estimate",
         "say what the run would need, take and cost on these instance types, or on all",
@@ -477,16 +469,16 @@ OPTIONS = (
 USAGE = "neuron-run [options] script.py [arguments …]"
 SUMMARY = "Runs a PyTorch training script for Trainium on simulated NeuronCores, and prints a summary."
 NOTES = """\
-Options of neuron-run come before the script; what follows it is the script's.
+Options of neuron-run come before the script. Arguments after the script belong to the script.
 
 Environment:
-  NEURON_RT_VISIBLE_CORES, NEURON_RT_NUM_CORES  the NeuronCores to use; --cores goes before them
+  NEURON_RT_VISIBLE_CORES, NEURON_RT_NUM_CORES  the NeuronCores to use; --cores overrides them
   NEURON_RT_INSPECT_ENABLE=1, NEURON_RT_INSPECT_OUTPUT_DIR  as --profile
   NEURONTOOLS_SOCKET                            as --socket
   NEURONTOOLS_SIMULATE                          as --simulate, when no socket is named
   NEURONTOOLS_DEVICE                            the name of the device in torch, xla or neuron
 
-It ends with the exit code of the script, or of the worker that failed first, or with one of its own.
+The exit code is that of the script or of the first worker that failed, or one of those below.
 """
 EXIT_CODES = (
     (1, "an option is unknown, or something failed"),

@@ -19,34 +19,15 @@ if TYPE_CHECKING:
     from neurontools.estimate import Calibration, CalibrationRow, CountedRun, Price
 
 
-_SUMMED_FIELDS = [
-    "samples_total",
-    "graphs_compiled_total",
-    "executions_total",
-    "failed_executions_total",
-    "busy_seconds",
-    "flop_total",
-    "to_device_bytes",
-    "from_device_bytes",
-    "collective_seconds",
-    "collective_bytes",
-    "collectives_total",
-    "numerical_errors_total",
-    "fallbacks_total",
-    "compile_seconds",
-]
-_MAX_FIELDS = [
-    "wall_seconds",
-    "steps_total",
-    "hbm_peak_bytes",
-    "step_p50_seconds",
-    "step_p99_seconds",
-    "execution_p50_seconds",
-    "execution_p99_seconds",
-    "collective_p50_seconds",
-    "collective_p99_seconds",
-    "training_seconds",
-]
+_SUMMED_FIELDS = (
+    *("samples_total", "graphs_compiled_total", "executions_total", "failed_executions_total", "busy_seconds"),
+    *("flop_total", "to_device_bytes", "from_device_bytes", "collective_seconds", "collective_bytes"),
+    *("collectives_total", "numerical_errors_total", "fallbacks_total", "compile_seconds"),
+)
+_MAX_FIELDS = (
+    *("steps_total", "hbm_peak_bytes", "step_p50_seconds", "step_p99_seconds", "execution_p50_seconds"),
+    *("execution_p99_seconds", "collective_p50_seconds", "collective_p99_seconds", "training_seconds"),
+)
 
 
 def read_workers(directory: Path | None) -> list[dict[str, Any]]:
@@ -72,7 +53,7 @@ def combine_workers(
     for name in _SUMMED_FIELDS:
         values = [worker[name] for worker in workers if worker.get(name) is not None]
         document[name] = sum(values) if values else None
-    for name in _MAX_FIELDS[1:]:
+    for name in _MAX_FIELDS:
         document[name] = max((w[name] for w in workers if w.get(name) is not None), default=None)
     training = document["training_seconds"]
     steps = document["steps_total"]
@@ -114,50 +95,29 @@ def _mfu_ratio(document: dict[str, Any], logical_neuroncore_config: int | None) 
 
 
 def summary_text(document: dict[str, Any]) -> str:
-    """Formats the summary as lines of name and value."""
-    rate = document["steps_per_second"]
-    samples = document["samples_per_second"]
+    rate, samples = document["steps_per_second"], document["samples_per_second"]
+    count = {name: count_text(value) for name, value in document.items() if name.endswith("_total")}
+    size = {name: bytes_text(value) for name, value in document.items() if name.endswith("_bytes")}
+    execution_time = _percentile_text(document["execution_p50_seconds"], document["execution_p99_seconds"])
     rows = [
         ("workers", count_text(document["workers"])),
         ("wall time", duration_text(document["wall_seconds"])),
-        ("steps", count_text(document["steps_total"]) + (f" ({rate:.1f}/s)" if rate else "")),
+        ("steps", count["steps_total"] + (f" ({rate:.1f}/s)" if rate else "")),
         ("step time", _percentile_text(document["step_p50_seconds"], document["step_p99_seconds"])),
-        ("samples", count_text(document["samples_total"]) + (f" ({samples:.1f}/s)" if samples else "")),
-        (
-            "graphs",
-            f"{count_text(document['graphs_compiled_total'])} compiled in {duration_text(document['compile_seconds'])}",
-        ),
-        (
-            "executions",
-            f"{count_text(document['executions_total'])}, "
-            + _percentile_text(document["execution_p50_seconds"], document["execution_p99_seconds"]),
-        ),
+        ("samples", count["samples_total"] + (f" ({samples:.1f}/s)" if samples else "")),
+        ("graphs", f"{count['graphs_compiled_total']} compiled in {duration_text(document['compile_seconds'])}"),
+        ("executions", f"{count['executions_total']}, {execution_time}"),
         ("compute", f"{flops_text(document['flops_per_second'])}, MFU {percent_text(document['mfu_ratio'], 4)}"),
-        ("HBM peak", bytes_text(document["hbm_peak_bytes"])),
-        (
-            "transfers",
-            (
-                f"{bytes_text(document['to_device_bytes'])} to, "
-                f"{bytes_text(document['from_device_bytes'])} from the device"
-            ),
-        ),
-        (
-            "collectives",
-            count_text(document["collectives_total"]) + _collective_text(document),
-        ),
-        (
-            "errors",
-            (
-                f"{count_text(document['failed_executions_total'])} failed, "
-                f"{count_text(document['numerical_errors_total'])} with NaN"
-            ),
-        ),
+        ("HBM peak", size["hbm_peak_bytes"]),
+        ("transfers", f"{size['to_device_bytes']} to, {size['from_device_bytes']} from the device"),
+        ("collectives", count["collectives_total"] + _collective_text(document)),
+        ("errors", f"{count['failed_executions_total']} failed, {count['numerical_errors_total']} with NaN"),
     ]
     cost = _cost_text(document)
     if cost is not None:
         rows.append(("would cost", cost))
     if document["fallbacks_total"]:
-        rows.append(("fallbacks", f"{count_text(document['fallbacks_total'])} operators ran on the host"))
+        rows.append(("fallbacks", f"{count['fallbacks_total']} operators ran on the host"))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows) + "\n"
 
@@ -179,10 +139,8 @@ def _cost_text(document: dict[str, Any]) -> str | None:
 def _collective_text(document: dict[str, Any]) -> str:
     if not document["collectives_total"]:
         return ""
-    middle = duration_text(document["collective_p50_seconds"])
-    return (
-        f", {bytes_text(document['collective_bytes'])} in {duration_text(document['collective_seconds'])}, p50 {middle}"
-    )
+    size, middle = bytes_text(document["collective_bytes"]), duration_text(document["collective_p50_seconds"])
+    return f", {size} in {duration_text(document['collective_seconds'])}, p50 {middle}"
 
 
 def _percentile_text(middle: float | None, high: float | None) -> str:
@@ -208,7 +166,6 @@ def check_summary_path(target: str) -> None:
 
 
 def write_summary(target: str, document: dict[str, Any]) -> None:
-    """Writes the summary as JSON. Raises UserError if that fails."""
     text = json_text(document, indent=2) + "\n"
     if target == _STDOUT:
         write_text(text)
@@ -238,17 +195,14 @@ class EstimateRequest:
 
     @classmethod
     def from_options(cls, given: dict[str, str], epoch_samples: int | None) -> EstimateRequest:
-        """Parses the options of the estimate. Raises UserError if an option is invalid."""
         from neurontools.estimate import EstimateError, read_prices, read_rows
         from neurontools.estimate.instances import InstanceHardware
 
         request = given["estimate"]
         try:
-            names = (
-                _training_instance_types()
-                if request == _ALL_TYPES
-                else tuple(dict.fromkeys(filter(None, request.split(","))))
-            )
+            names = tuple(dict.fromkeys(filter(None, request.split(","))))
+            if request == _ALL_TYPES:
+                names = _training_instance_types()
             for name in names:
                 InstanceHardware.from_catalog(name)
         except EstimateError as error:

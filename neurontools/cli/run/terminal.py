@@ -23,11 +23,11 @@ from typing import IO, Any
 
 from neurontools.util.command_lifecycle import write_stderr
 from neurontools.util.errors import UserError
-from neurontools.util.terminal import terminal_size
 from neurontools.util.units import bytes_text, count_text, flops_text
 
 _ERASE = b"\r\x1b[K"
 _READ_BYTES = 65536
+_STDOUT = 1
 
 
 class ProgressTerminal:
@@ -47,7 +47,7 @@ class ProgressTerminal:
             return
         before = _ERASE if self._line and self._is_at_start else b""
         self._is_at_start = output.endswith(b"\n")
-        self._send(before + output + (self._line if self._is_at_start else b""))
+        _write_to(self._descriptor, before + output + (self._line if self._is_at_start else b""))
 
     def show(self, line: str) -> None:
         """Shows a new progress line; "" removes the line."""
@@ -55,28 +55,29 @@ class ProgressTerminal:
         if new == self._line:
             return
         if self._is_at_start:
-            self._send(_ERASE + new)
+            _write_to(self._descriptor, _ERASE + new)
         self._line = new
 
-    def _send(self, data: bytes) -> None:
-        rest = memoryview(data)
-        with contextlib.suppress(OSError):
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
+
+def _write_to(descriptor: int, data: bytes) -> None:
+    """Writes all data. Drops the rest if the terminal or pipe is closed."""
+    rest = memoryview(data)
+    with contextlib.suppress(OSError):
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
 
 
 def is_foreground_terminal(descriptor: int) -> bool:
     """Returns whether the descriptor is a non-dumb terminal with this process group in the foreground."""
-    if not os.isatty(descriptor) or os.environ.get("TERM", "") in ("", "dumb"):
-        return False
+    return os.isatty(descriptor) and os.environ.get("TERM", "") not in ("", "dumb") and is_foreground_group(descriptor)
+
+
+def is_foreground_group(descriptor: int) -> bool:
+    """Returns whether this process group is in the foreground of the terminal at the descriptor."""
     try:
         return os.tcgetpgrp(descriptor) == os.getpgrp()
     except OSError:
         return False
-
-
-def terminal_columns(descriptor: int) -> int:
-    return terminal_size(descriptor)[0]
 
 
 @contextlib.contextmanager
@@ -173,7 +174,6 @@ def _elapsed_text(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
-_BACKLOG_READ_BYTES = 65536
 _END_SECONDS = 5.0
 
 
@@ -222,7 +222,7 @@ class OutputBacklog:
             # Checked before reading, so that output written before the end is not lost. Does not wait for end of file,
             # because processes that the script left behind may write forever.
             ended = self._has_ended.is_set()
-            output = os.read(descriptor, _BACKLOG_READ_BYTES) if poll.poll(0 if ended else 100) else None
+            output = os.read(descriptor, _READ_BYTES) if poll.poll(0 if ended else 100) else None
             if self._may_show.is_set() and not self._is_shown:
                 self._show_backlog()
             if output:
@@ -235,7 +235,7 @@ class OutputBacklog:
 
     def _handle_output(self, output: bytes) -> None:
         if self._is_shown:
-            _write_stdout(output)
+            _write_to(_STDOUT, output)
             return
         written = 0
         if self._backlog_file is not None and not self._lost_bytes:
@@ -247,8 +247,8 @@ class OutputBacklog:
         self._is_shown = True
         if self._backlog_file is not None:
             self._backlog_file.seek(0)
-            while output := self._backlog_file.read(_BACKLOG_READ_BYTES):
-                _write_stdout(output)
+            while output := self._backlog_file.read(_READ_BYTES):
+                _write_to(_STDOUT, output)
             self._backlog_file.close()
         if self._lost_bytes:
             write_stderr(f"neuron-run: {self._lost_bytes} bytes of output were lost; there was no room to keep them")
@@ -272,21 +272,10 @@ def run_neuron_top(child: subprocess.Popen[bytes], environment: dict[str, str], 
                 backlog.show()
     finally:
         if top is not None:
-            _terminate(top)
+            top.terminate()
+            try:
+                top.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                top.kill()
+                top.wait()
         backlog.finish()
-
-
-def _terminate(top: subprocess.Popen[Any]) -> None:
-    top.terminate()
-    try:
-        top.wait(_END_SECONDS)
-    except subprocess.TimeoutExpired:
-        top.kill()
-        top.wait()
-
-
-def _write_stdout(output: bytes) -> None:
-    rest = memoryview(output)
-    with contextlib.suppress(OSError):
-        while rest:
-            rest = rest[os.write(1, rest) :]

@@ -55,7 +55,7 @@ OPTIONS = (
     Option("json-lines", "a JSON document a line, without end unless -n is given"),
     Option("csv", "a line for each process, with a header"),
     Option("json-schema", "print the JSON Schema of these documents", ends=True),
-    Option("record", "write all that is shown to a file", value="FILE", completes=FILES),
+    Option("record", "record the snapshots to a file", value="FILE", completes=FILES),
     Option("replay", "show a recording", value="FILE", completes=FILES),
     Option(
         "export-perfetto", "with --replay: write the recording as a trace for Perfetto", value="OUT", completes=FILES
@@ -66,7 +66,7 @@ OPTIONS = (
     Option("serve", "serve the pages for browsers, read-only, as 127.0.0.1:8080", value="ADDRESS"),
     Option(
         "serve-config",
-        "with --serve: a TOML file that says who may see the pages, and what",
+        "with --serve: a TOML file with the access rules of the pages",
         value="FILE",
         completes=FILES,
     ),
@@ -115,7 +115,6 @@ def count_option(given: dict[str, str]) -> int | None:
 
 
 def check_options(given: dict[str, str]) -> None:
-    """Raises UserError if the value of an option is invalid."""
     interval_option(given)
     count_option(given)
     filter_option(given)

@@ -53,8 +53,12 @@ class DiffSide:
         if not at or Path(text).exists():
             file, moment = text, ""
         elif not moment:
-            raise UserError(f"--diff {_diff_excerpt(text)}: which moment? Such as @14:05, @-5min or @last", EXIT_USAGE)
+            raise cls(text, file, moment).error("which moment? Such as @14:05, @-5min or @last")
         return cls(text, file, moment)
+
+    def error(self, problem: str, exit_code: int = EXIT_USAGE) -> UserError:
+        """Returns the error that names this side of --diff."""
+        return UserError(f"--diff {excerpt(self.text, 100)}: {problem}", exit_code)
 
 
 def write_difference(given: dict[str, str]) -> int:
@@ -92,7 +96,7 @@ def _read_side(
 ) -> RecordingSide:
     times = [snapshot.taken_at_unix_seconds for snapshot in history()]
     if not times:
-        raise UserError(f"--diff {_diff_excerpt(side.text)}: holds no snapshot; record again", EXIT_FAILURE)
+        raise side.error("holds no snapshot; record again", EXIT_FAILURE)
     first, last = _moment_span(side, times)
     count = last - first + 1
     read = {first + position * count // min(count, MOST_MOMENTS) for position in range(min(count, MOST_MOMENTS))}
@@ -118,9 +122,7 @@ def _moment_span(side: DiffSide, times: list[float]) -> tuple[int, int]:
     first = _moment_position(side, begin, times) if begin else 0
     last = _moment_position(side, end, times) if end else len(times) - 1
     if last < first:
-        raise UserError(
-            f"--diff {_diff_excerpt(side.text)}: it ends before it begins; write the earlier first", EXIT_USAGE
-        )
+        raise side.error("it ends before it begins; write the earlier first")
     return first, last
 
 
@@ -129,9 +131,7 @@ def _moment_position(side: DiffSide, text: str, times: list[float]) -> int:
     at = _unix_seconds(side, text, times)
     if not times[0] - 1 < at < times[-1] + max(1.0, times[-1] - times[-2] if len(times) > 1 else 1.0):
         first, last = (date_text(each) for each in (times[0], times[-1]))
-        raise UserError(
-            f"--diff {_diff_excerpt(side.text)}: there is no such moment; it has {first} to {last}", EXIT_NOT_FOUND
-        )
+        raise side.error(f"there is no such moment; it has {first} to {last}", EXIT_NOT_FOUND)
     return max((place for place, each in enumerate(times) if each <= at), default=0)
 
 
@@ -165,15 +165,10 @@ def _on_day(unix_seconds: float, of_day: time.struct_time) -> float:
 
 
 def _invalid_moment(side: DiffSide) -> UserError:
-    return UserError(
-        f"--diff {_diff_excerpt(side.text)}: {_diff_excerpt(side.moment)} is no moment; give one such as 14:05, "
-        f"2026-01-31T14:05:00, +10min from the first, -5min before the last, first or last, or FROM..TO",
-        EXIT_USAGE,
+    return side.error(
+        f"{excerpt(side.moment, 100)} is no moment; give one such as 14:05, 2026-01-31T14:05:00, "
+        "+10min from the first, -5min before the last, first or last, or FROM..TO"
     )
-
-
-def _diff_excerpt(text: str) -> str:
-    return excerpt(text, 100)
 
 
 _OPTION = "--export-perfetto"
@@ -211,9 +206,8 @@ def _write_trace(reader: RecordingReader, file: BinaryIO, given: dict[str, str])
         snapshot = from_message(Snapshot, message)
         if before is None:
             check_device_filter(device_filter, snapshot)
-        file.write(
-            trace.add_snapshot(at_seconds, device_filter.filter_snapshot(snapshot), events_between(before, message))
-        )
+        events = events_between(before, message)
+        file.write(trace.add_snapshot(at_seconds, device_filter.filter_snapshot(snapshot), events))
         before = message
     file.write(trace.end())
     return trace
@@ -222,15 +216,13 @@ def _write_trace(reader: RecordingReader, file: BinaryIO, given: dict[str, str])
 def _open_trace(path: str, recording: str) -> BinaryIO:
     try:
         if Path(path).exists() and Path(path).samefile(recording):
-            raise UserError(
-                f"{_OPTION} {escape_controls(path[:200])}: that is the recording; name another file", EXIT_USAGE
-            )
+            shown = escape_controls(path[:200])
+            raise UserError(f"{_OPTION} {shown}: that is the recording; name another file", EXIT_USAGE)
         return Path(path).open("wb")
     except OSError as error:
         raise _trace_error(path, error) from error
 
 
 def _trace_error(path: str, error: OSError) -> UserError:
-    return UserError(
-        f"{_OPTION} {escape_controls(path[:200])}: {error.strerror}; name a file that can be written", EXIT_FAILURE
-    )
+    shown = escape_controls(path[:200])
+    return UserError(f"{_OPTION} {shown}: {error.strerror}; name a file that can be written", EXIT_FAILURE)

@@ -108,19 +108,14 @@ async def _serve_pages(
         if not ended.done():
             ended.set_result(number)
 
-    def request_end(number: int) -> None:
+    def call_soon(function: Callable[..., object], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop may be closed already
-            loop.call_soon_threadsafe(end, number)
+            loop.call_soon_threadsafe(function, *arguments)
 
-    endings.on_signal(request_end)
+    endings.on_signal(partial(call_soon, end))
     cache = RenderCache()
     hiding = PrivacyFilter(settings.show_commands, settings.show_users)
-
-    def announce_data() -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop may be closed already
-            loop.call_soon_threadsafe(cache.notify)
-
-    router = _page_router(feed, hiding, interval_seconds, announce_data, problems)
+    router = _page_router(feed, hiding, interval_seconds, partial(call_soon, cache.notify), problems)
     pages = WebPages(cache, router, RequestGuard(HostCheck(settings.hosts)), BrowserSessions(access))
     site = Site({BASE: pages.page}, HttpPage(_redirect_to_pages, is_open=True), access)
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -128,9 +123,8 @@ async def _serve_pages(
     try:
         bound = await server.listen(*address)
     except OSError as error:
-        raise UserError(
-            f"--serve {address_text}: {error.strerror or error}; give another address", EXIT_FAILURE
-        ) from None
+        problem = f"--serve {address_text}: {error.strerror or error}"
+        raise UserError(f"{problem}; give another address", EXIT_FAILURE) from None
     try:
         shown = f"[{address[0]}]" if address[0] and ":" in address[0] else address[0] or "this-host"
         write_stderr(f"neuron-top: serving at http{'s' * (access.context is not None)}://{shown}:{bound}{BASE}")

@@ -188,7 +188,7 @@ def test_the_profile_of_a_training_that_ends(
     (profile,) = read_directory(tmp_path / "made")
     if what == "dies":
         assert code == 1
-        assert f"PID {training.pid} ended in the middle; its profile goes until a second before" in complained
+        assert f"PID {training.pid} ended during the capture; its profile ends up to a second earlier" in complained
         assert not profile.state.has_ended
         assert profile.graphs
     else:
