@@ -26,9 +26,8 @@ def open_fleet_feed(
         from neurontools.fleet.prometheus.feed import PrometheusFeed
         from neurontools.fleet.prometheus.server import PrometheusAccess, read_prometheus_access
 
-        access = (
-            read_prometheus_access(given["prometheus-config"]) if "prometheus-config" in given else PrometheusAccess()
-        )
+        file = given.get("prometheus-config")
+        access = PrometheusAccess() if file is None else read_prometheus_access(file)
         return PrometheusFeed(given["prometheus"], access, interval_seconds), ()
     hosts = requested_hosts(given)
     tunnels: TunnelSet | None = None

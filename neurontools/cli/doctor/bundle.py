@@ -240,9 +240,7 @@ class Redactor:
             return [self.value(part, key) for part in value]
         if key in _REMOVED_FIELDS:
             return None
-        if not isinstance(value, str):
-            return value
-        if key.endswith("version"):
+        if not isinstance(value, str) or key.endswith("version"):
             return value
         if key == "command":
             return COMMAND if value else value

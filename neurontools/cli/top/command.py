@@ -40,6 +40,10 @@ _COMMAND = "neuron-top"
 _METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
 _BY_SIGNAL = 128  # an exit code above 128 is 128 + the signal number
 _DATA_FORMATS = ("json", "json-lines", "csv")
+_SETTINGS_OF_FIRST_FRAME = (
+    *("show_flops", "is_compact", "sort", "is_descending", "then_sort", "is_then_descending", "columns"),
+    *("window_seconds", "colour_by"),
+)
 _NOT_WITH_SERVE = (
     *("once", "count", "record", "replay", "diff", "page"),
     *("filter", "pid", "user", "device", "only-visible"),
@@ -212,14 +216,12 @@ def _apply_options(settings: DashboardSettings, given: dict[str, str]) -> str:
     from neurontools.views.drawing.lines import THEMES
 
     problem = ""
-    theme = given.get("theme")
     if settings.theme not in ("auto", *THEMES):
         problem = f"there is no theme {settings.theme[:40]!r} any more; T chooses another"
         settings.show("theme", "auto")
-    if "page" in given:
-        settings.show("page", given["page"])
-    if theme is not None:
-        settings.show("theme", theme)
+    for name in ("page", "theme"):
+        if name in given:
+            settings.show(name, given[name])
     if "ascii" in given:
         settings.show("ascii", True)
     return problem
@@ -245,20 +247,11 @@ def _paint_first_frame(
         verdicts=health.verdicts(device_filter.filter_snapshot(snapshot)),
         page=settings.first_page,
         glyphs=options.chosen_glyphs(is_ascii=settings.ascii),
-        show_flops=settings.show_flops,
-        is_compact=settings.is_compact,
-        sort=settings.sort,
-        is_descending=settings.is_descending,
-        then_sort=settings.then_sort,
-        is_then_descending=settings.is_then_descending,
-        columns=settings.columns,
-        window_seconds=settings.window_seconds,
-        colour_by=settings.colour_by,
         filter_text=filter_text,
+        **{name: getattr(settings, name) for name in _SETTINGS_OF_FIRST_FRAME},
     )
-    terminal.paint(
-        draw_screen(context, width, height), theme, ask_background=settings.theme == "auto" and theme == "dark"
-    )
+    ask_background = settings.theme == "auto" and theme == "dark"
+    terminal.paint(draw_screen(context, width, height), theme, ask_background=ask_background)
 
 
 def _open_feed(given: dict[str, str], path: str | None, interval_seconds: float) -> Feed:

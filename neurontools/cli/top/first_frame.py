@@ -143,10 +143,8 @@ def line_ansi(line: Line, theme_name: str) -> str:
 
 
 def _sgr(style: Style) -> str:
-    codes = ["0"]
-    codes += [code for is_set, code in ((style.bold, "1"), (style.dim, "2"), (style.underline, "4")) if is_set]
-    if style.reverse:
-        codes.append("7")
+    flags = ((True, "0"), (style.bold, "1"), (style.dim, "2"), (style.underline, "4"), (style.reverse, "7"))
+    codes = [code for is_set, code in flags if is_set]
     for color, lead in ((style.color, "38"), (style.background, "48")):
         if color is not None:
             codes.append(f"{lead};2;{int(color[1:3], 16)};{int(color[3:5], 16)};{int(color[5:7], 16)}")
