@@ -6,10 +6,10 @@ This module replaces prometheus_client, which keeps an object for every series a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Protocol
 
 from neurontools.net.http_site import CompressedPart, CompressibleDocument, Handler, HttpRequest, HttpResponse
@@ -20,13 +20,11 @@ OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset
 
 _END = CompressedPart(b"# EOF\n")
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
-_MAX_CACHED_TEXTS = 2048  # limit of each cache, because new processes add label texts for months
+_MAX_CACHED_TEXTS = 2048  # limit of each cache, because a daemon that runs for months sees ever new processes
 _SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
 
 
 class MetricKind(StrEnum):
-    """The type of a metric family."""
-
     GAUGE = "gauge"
     COUNTER = "counter"
     INFO = "info"
@@ -36,8 +34,8 @@ class MetricKind(StrEnum):
 class FamilyDefinition:
     """The name, type and help text of a metric family.
 
-    Definitions are compared by identity, so create each one only once. `name` lacks the suffixes `_total` and `_info`,
-    which samples have.
+    Definitions are compared by identity, so create each one only once. `name` lacks the suffix `_total` or `_info` of
+    its samples.
     """
 
     name: str
@@ -46,14 +44,13 @@ class FamilyDefinition:
 
     @property
     def sample_name(self) -> str:
-        """The name of the family's samples, including the suffix."""
         return self.name + _SUFFIXES[self.kind]
 
 
 _SUFFIXES = {MetricKind.GAUGE: "", MetricKind.COUNTER: "_total", MetricKind.INFO: "_info"}
 
 Sample = tuple[str, float]
-"""The label text with braces, as `label_text` formats it, and the value."""
+"""The labels of a sample, formatted by `label_text`, and its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ class MetricFamily:
 
 
 def label_text(labels: Iterable[tuple[str, str]]) -> str:
-    """Formats labels as {a="1",b="x"}, sorted by name; "" without labels."""
+    """Formats labels as {a="1",b="x"}, sorted by name. Returns "" if there are no labels."""
     parts = [f'{name}="{escape_label_value(value)}"' for name, value in sorted(labels)]
     return f"{{{','.join(parts)}}}" if parts else ""
 
@@ -85,12 +82,12 @@ def escape_label_value(value: str) -> str:
 
 def encode_text(families: Iterable[MetricFamily]) -> bytes:
     """Encodes families in the Prometheus text format; omits families without samples."""
-    return Exposition(openmetrics=False).text(families)
+    return Exposition(openmetrics=False).document(families).content
 
 
 def encode_openmetrics(families: Iterable[MetricFamily]) -> bytes:
     """Encodes families in the OpenMetrics text format; omits families without samples."""
-    return Exposition(openmetrics=True).text(families)
+    return Exposition(openmetrics=True).document(families).content
 
 
 class Exposition:
@@ -115,10 +112,6 @@ class Exposition:
         self._written = written
         parts = [part for _, part in written.values() if part.content]
         return CompressibleDocument([*parts, _END] if self._openmetrics else parts)
-
-    def text(self, families: Iterable[MetricFamily]) -> bytes:
-        """Encodes families as bytes; omits families without samples."""
-        return self.document(families).content
 
 
 def _separate_created(families: Iterable[MetricFamily]) -> Iterator[MetricFamily]:
@@ -181,70 +174,35 @@ def _is_openmetrics(part: str) -> bool:
     return media == "application/openmetrics-text" and not refused and versions in ([], ["1.0.0"], ["0.0.1"])
 
 
-class LabelSetTexts:
-    """Caches the texts of label sets that have the same label names."""
-
-    def __init__(self, base: tuple[tuple[str, str], ...], names: tuple[str, ...]) -> None:
-        self._base = base
-        self._names = names
-        self._texts: dict[tuple[str | int, ...], str] = {}
-
-    def __call__(self, *values: str | int) -> str:
-        """Returns the label text for these label values, given in the order of the label names."""
-        text = self._texts.get(values)
-        if text is None:
-            if len(self._texts) >= _MAX_CACHED_TEXTS:
-                self._texts.clear()
-            labels = zip(self._names, map(str, values), strict=True)
-            text = self._texts[values] = label_text((*self._base, *labels))
-        return text
-
-
-class LabelRowTexts:
-    """Caches the texts of label sets whose last label has a few fixed values."""
-
-    def __init__(self, base: tuple[tuple[str, str], ...], names: tuple[str, ...], last: tuple[str, ...]) -> None:
-        self._base = base
-        self._names = names
-        self._last = last
-        self._rows: dict[tuple[str | int, ...], tuple[str, ...]] = {}
-
-    def __call__(self, *values: str | int) -> tuple[str, ...]:
-        """Returns one label text per fixed value of the last label; `values` are those of the labels before it."""
-        row = self._rows.get(values)
-        if row is None:
-            if len(self._rows) >= _MAX_CACHED_TEXTS:
-                self._rows.clear()
-            *names, last = self._names
-            labels = (*self._base, *zip(names, map(str, values), strict=True))
-            row = self._rows[values] = tuple(label_text((*labels, (last, value))) for value in self._last)
-        return row
-
-
 class LabelTexts:
-    """Creates and keeps the caches of label texts that include the same base labels."""
+    """Formats label sets that include the labels `base`, and caches their texts."""
 
     def __init__(self, base: tuple[tuple[str, str], ...] = ()) -> None:
         self.base = base
-        self._texts: dict[tuple[str, ...], LabelSetTexts] = {}
-        self._rows: dict[tuple[tuple[str, ...], tuple[str, ...]], LabelRowTexts] = {}
+        self._texts: dict[tuple[str, ...], Callable[..., str]] = {}
+        self._rows: dict[tuple[tuple[str, ...], tuple[str, ...]], Callable[..., tuple[str, ...]]] = {}
 
-    def named(self, *names: str) -> LabelSetTexts:
-        """Returns the cache for label sets that consist of the base labels and labels with these names."""
-        texts = self._texts.get(names)
-        if texts is None:
-            texts = self._texts[names] = LabelSetTexts(self.base, names)
-        return texts
+    def named(self, *names: str) -> Callable[..., str]:
+        """Returns a function that converts the values of labels with these names to a label text."""
+        if names not in self._texts:
+            self._texts[names] = lru_cache(_MAX_CACHED_TEXTS)(
+                lambda *values: label_text((*self.base, *zip(names, map(str, values), strict=True)))
+            )
+        return self._texts[names]
 
-    def rows(self, *names: str, last: tuple[str, ...]) -> LabelRowTexts:
-        """Returns the cache for label sets that consist of the base labels and labels with these names.
+    def rows(self, *names: str, last: tuple[str, ...]) -> Callable[..., tuple[str, ...]]:
+        """Returns a function that converts the values of all labels but the last to one label text per value in `last`.
 
-        `last` has the fixed values of the last label.
+        `names` are the names of the labels.
         """
-        rows = self._rows.get((names, last))
-        if rows is None:
-            rows = self._rows[names, last] = LabelRowTexts(self.base, names, last)
-        return rows
+
+        def row(*values: str | int) -> tuple[str, ...]:
+            labels = (*self.base, *zip(names[:-1], map(str, values), strict=True))
+            return tuple(label_text((*labels, (names[-1], value))) for value in last)
+
+        if (names, last) not in self._rows:
+            self._rows[names, last] = lru_cache(_MAX_CACHED_TEXTS)(row)
+        return self._rows[names, last]
 
 
 class Exporter(Protocol):
@@ -256,7 +214,7 @@ class Exporter(Protocol):
 
 
 def metrics_page(exporter: Exporter) -> Handler:
-    """Returns an HTTP handler that serves the metrics of an exporter; the Accept header selects the format."""
+    """Returns an HTTP handler that serves the metrics of an exporter in the format that the Accept header requests."""
 
     def page(request: HttpRequest) -> HttpResponse:
         openmetrics = accepts_openmetrics(request.header("accept"))

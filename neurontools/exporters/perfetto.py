@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 
 from neurontools.client.events import HostEvent
@@ -26,7 +27,7 @@ from neurontools.model.jobs import Rank, running_jobs
 from neurontools.rpc.wire import append_varint, encode_bytes, encode_string, encode_uint
 from neurontools.util.process_text import script_text
 from neurontools.util.terminal import escape_controls
-from neurontools.util.units import ranges_text
+from neurontools.util.units import ranges_text, sum_known
 
 _PACKET = 1  # field of Trace
 _TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _TRACK_DESCRIPTOR, _CLOCK_SNAPSHOT = 8, 10, 11, 60, 6  # fields of TracePacket
@@ -39,12 +40,10 @@ _double = struct.Struct("<d").pack
 
 
 _NS_PER_SECOND = 1e9
-_NO_VALUE = float("nan")
 _NO_NOTES: Mapping[str, str | int] = {}
 _GAP_PAUSES = 2.5  # a pause is a gap if it exceeds this many times both the previous pause and the interval
 _LONGEST_TEXT = 200
 _LONGEST_COMMAND = 4000
-_CATEGORY_ENDING = "_bytes"
 
 
 class CounterUnit(IntEnum):
@@ -54,7 +53,7 @@ class CounterUnit(IntEnum):
     BYTES = 3
 
 
-def clock_packet(at_ns: int, at_unix_ns: int) -> bytes:
+def _clock_packet(at_ns: int, at_unix_ns: int) -> bytes:
     """Encodes the time of day (Unix time) that corresponds to a time of the trace."""
     clocks = b"".join(
         encode_bytes(1, encode_uint(1, clock) + encode_uint(2, time))
@@ -63,77 +62,36 @@ def clock_packet(at_ns: int, at_unix_ns: int) -> bytes:
     return _packet(encode_uint(_TIMESTAMP, at_ns) + encode_bytes(_CLOCK_SNAPSHOT, clocks))
 
 
-def track_packet(uuid: int, name: str, *, parent: int = 0, rank: int = 0, description: str = "") -> bytes:
-    """Encodes a track for slices and instants, or a group of tracks; `rank` is its position in the parent."""
-    return _descriptor(_track_fields(uuid, name, parent, rank, description))
-
-
-def process_packet(uuid: int, pid: int, name: str, command: str) -> bytes:
-    """Encodes the track of a process, which groups the process's other tracks."""
-    process = encode_uint(1, pid) + encode_string(2, command) + encode_string(6, name)
-    return _descriptor(_track_fields(uuid, name) + encode_bytes(3, process))
-
-
-def counter_packet(
-    uuid: int, name: str, unit: CounterUnit | str, *, parent: int = 0, rank: int = 0, description: str = ""
+def _event_packet(
+    timestamp: bytes, kind: int, track: int, name: str, category: str, notes: Mapping[str, str | int]
 ) -> bytes:
-    """Encodes a counter track; counters with the same parent and unit share a scale."""
-    counter = encode_uint(3, unit) if isinstance(unit, CounterUnit) else encode_string(6, unit)
-    return _descriptor(_track_fields(uuid, name, parent, rank, description) + encode_bytes(8, counter))
-
-
-def begin_packet(at_ns: int, track: int, name: str, category: str, notes: Mapping[str, str | int]) -> bytes:
-    """Encodes the start of a slice; slices of a track may nest."""
-    return _event_packet(_BEGIN, at_ns, track, name, category, notes)
-
-
-def end_packet(at_ns: int, track: int) -> bytes:
-    """Encodes the end of the innermost open slice of a track."""
-    return _event(at_ns, encode_uint(9, _END) + encode_uint(11, track))
-
-
-def instant_packet(at_ns: int, track: int, name: str, category: str, notes: Mapping[str, str | int]) -> bytes:
-    """Encodes an event without duration."""
-    return _event_packet(_INSTANT, at_ns, track, name, category, notes)
-
-
-def value_prefix(track: int) -> bytes:
-    """Encodes the part that all values of a counter have in common, for `value_packet`."""
-    return encode_uint(9, _COUNTER) + encode_uint(11, track) + _DOUBLE_COUNTER_VALUE
-
-
-def value_packet(timestamp: bytes, prefix: bytes, value: float) -> bytes:
-    """Encodes a new value of a counter; `timestamp` is a result of `timestamp_field`."""
-    event = prefix + _double(value)
-    return _packet(timestamp + encode_bytes(_TRACK_EVENT, event))
-
-
-def timestamp_field(at_ns: int) -> bytes:
-    """Encodes the first fields of all events at this time: timestamp and sequence id."""
-    return encode_uint(_TIMESTAMP, at_ns) + _OF_ONE_SEQUENCE
-
-
-def _event_packet(kind: int, at_ns: int, track: int, name: str, category: str, notes: Mapping[str, str | int]) -> bytes:
+    """Encodes the start of a slice, or an event without duration."""
     event = encode_uint(9, kind) + encode_uint(11, track) + encode_string(22, category) + encode_string(23, name)
     for key, value in notes.items():
         encoded = encode_string(6, value) if isinstance(value, str) else encode_uint(3, value)
         event += encode_bytes(4, encode_string(10, key) + encoded)
-    return _event(at_ns, event)
+    return _packet(timestamp + encode_bytes(_TRACK_EVENT, event))
 
 
-def _event(at_ns: int, event: bytes) -> bytes:
-    return _packet(timestamp_field(at_ns) + encode_bytes(_TRACK_EVENT, event))
+def _end_packet(timestamp: bytes, track: int) -> bytes:
+    """Encodes the end of the open slice of a track."""
+    return _packet(timestamp + encode_bytes(_TRACK_EVENT, encode_uint(9, _END) + encode_uint(11, track)))
 
 
-def _track_fields(uuid: int, name: str, parent: int = 0, rank: int = 0, description: str = "") -> bytes:
-    place = encode_uint(1, uuid) + encode_string(2, name) + encode_uint(11, _EXPLICIT) + encode_uint(12, rank)
+def _value_packet(timestamp: bytes, prefix: bytes, value: float) -> bytes:
+    return _packet(timestamp + encode_bytes(_TRACK_EVENT, prefix + _double(value)))
+
+
+def _track_packet(
+    uuid: int, name: str, *, parent: int = 0, rank: int = 0, description: str = "", kind_fields: bytes = b""
+) -> bytes:
+    """Encodes the descriptor of a track; `rank` is its position in the parent, `kind_fields` are those of its kind."""
+    fields = encode_uint(1, uuid) + encode_string(2, name) + encode_uint(11, _EXPLICIT) + encode_uint(12, rank)
     if parent:
-        place += encode_uint(5, parent)
-    return place + encode_string(14, description) if description else place
-
-
-def _descriptor(fields: bytes) -> bytes:
-    return _packet(_OF_ONE_SEQUENCE + encode_bytes(_TRACK_DESCRIPTOR, fields))
+        fields += encode_uint(5, parent)
+    if description:
+        fields += encode_string(14, description)
+    return _packet(_OF_ONE_SEQUENCE + encode_bytes(_TRACK_DESCRIPTOR, fields + kind_fields))
 
 
 def _packet(fields: bytes) -> bytes:
@@ -142,26 +100,18 @@ def _packet(fields: bytes) -> bytes:
     return bytes(packet + fields)
 
 
+@dataclass(slots=True)
 class _CounterTrack:
-    """A counter track: the prefix of its values, its latest value, and the number of its latest snapshot."""
-
-    __slots__ = ("moment", "prefix", "value")
-
-    def __init__(self, prefix: bytes) -> None:
-        self.prefix = prefix
-        self.value: float | None = None
-        self.moment = 0
+    prefix: bytes  # the fields that all packets of the counter begin with
+    value: float | None = None  # the latest value
+    moment: int = 0  # number of the latest snapshot that set a value
 
 
+@dataclass(slots=True)
 class _SliceTrack:
-    """A slice track: the text of its open slice, and the number of its latest snapshot."""
-
-    __slots__ = ("moment", "text", "uuid")
-
-    def __init__(self, uuid: int) -> None:
-        self.uuid = uuid
-        self.text: str | None = None
-        self.moment = 0
+    uuid: int
+    text: str | None = None  # text of the open slice
+    moment: int = 0  # number of the latest snapshot that set a text
 
 
 class TraceTracks:
@@ -189,14 +139,14 @@ class TraceTracks:
         self._moment += 1
         self._set_time(at_seconds)
         if at_unix_seconds is not None:
-            self._packets.append(clock_packet(self._at_ns, round(at_unix_seconds * _NS_PER_SECOND)))
+            self._packets.append(_clock_packet(self._at_ns, round(at_unix_seconds * _NS_PER_SECOND)))
 
     def group(self, key: Hashable, name: str, *, parent: int = 0, rank: int = 0, description: str = "") -> int:
         """Returns the id of a group of tracks; creates the group at its first use."""
         uuid = self._groups.get(key)
         if uuid is None:
             uuid = self._groups[key] = self._new_uuid()
-            self._packets.append(track_packet(uuid, name, parent=parent, rank=rank, description=description))
+            self._packets.append(_track_packet(uuid, name, parent=parent, rank=rank, description=description))
         return uuid
 
     def process(self, key: Hashable, pid: int, name: str, command: str) -> int:
@@ -204,7 +154,8 @@ class TraceTracks:
         uuid = self._groups.get(key)
         if uuid is None:
             uuid = self._groups[key] = self._new_uuid()
-            self._packets.append(process_packet(uuid, pid, name, command))
+            process = encode_uint(1, pid) + encode_string(2, command) + encode_string(6, name)
+            self._packets.append(_track_packet(uuid, name, kind_fields=encode_bytes(3, process)))
         return uuid
 
     def has_counter(self, key: Hashable) -> bool:
@@ -219,21 +170,27 @@ class TraceTracks:
         *,
         parent: int = 0,
         rank: int = 0,
-        description: str = "",
     ) -> None:
-        """Sets the value of a counter in this snapshot; None is unknown. Creates the counter at its first use."""
+        """Sets the value of a counter in this snapshot; None is unknown. Creates the counter at its first use.
+
+        Counters with the same parent and unit share a scale.
+        """
         if value is None:
             return
         counter = self._counters.get(key)
         if counter is None:
             uuid = self._new_uuid()
-            self._packets.append(counter_packet(uuid, name, unit, parent=parent, rank=rank, description=description))
-            counter = self._counters[key] = _CounterTrack(value_prefix(uuid))
+            scale = encode_uint(3, unit) if isinstance(unit, CounterUnit) else encode_string(6, unit)
+            self._packets.append(
+                _track_packet(uuid, name, parent=parent, rank=rank, kind_fields=encode_bytes(8, scale))
+            )
+            prefix = encode_uint(9, _COUNTER) + encode_uint(11, uuid) + _DOUBLE_COUNTER_VALUE
+            counter = self._counters[key] = _CounterTrack(prefix)
         counter.moment = self._moment
         if counter.value != value:
             counter.value = value
             self.value_count += 1
-            self._packets.append(value_packet(self._timestamp, counter.prefix, value))
+            self._packets.append(_value_packet(self._timestamp, counter.prefix, value))
 
     def set_slice(
         self,
@@ -257,26 +214,26 @@ class TraceTracks:
         slices.moment = self._moment
         if slices.text != text:
             if slices.text is not None:
-                self._packets.append(end_packet(self._at_ns, slices.uuid))
+                self._packets.append(_end_packet(self._timestamp, slices.uuid))
             slices.text = text
             self.slice_count += 1
-            self._packets.append(begin_packet(self._at_ns, slices.uuid, text, category, notes))
+            self._packets.append(_event_packet(self._timestamp, _BEGIN, slices.uuid, text, category, notes))
 
     def add_instant(self, track: int, text: str, category: str, notes: Mapping[str, str | int] = _NO_NOTES) -> None:
         """Adds an event without duration."""
         self.instant_count += 1
-        self._packets.append(instant_packet(self._at_ns, track, text, category, notes))
+        self._packets.append(_event_packet(self._timestamp, _INSTANT, track, text, category, notes))
 
     def end(self) -> None:
         """Ends the snapshot; also ends all slices and counters that the snapshot did not set."""
         for slices in self._slices.values():
             if slices.text is not None and slices.moment != self._moment:
                 slices.text = None
-                self._packets.append(end_packet(self._at_ns, slices.uuid))
+                self._packets.append(_end_packet(self._timestamp, slices.uuid))
         for counter in self._counters.values():
             if counter.value is not None and counter.moment != self._moment:
                 counter.value = None
-                self._packets.append(value_packet(self._timestamp, counter.prefix, _NO_VALUE))
+                self._packets.append(_value_packet(self._timestamp, counter.prefix, float("nan")))
 
     def end_all(self, at_seconds: float) -> None:
         """Ends all slices and counters at this time."""
@@ -292,7 +249,7 @@ class TraceTracks:
 
     def _set_time(self, at_seconds: float) -> None:
         self._at_ns = max(self._at_ns, round(at_seconds * _NS_PER_SECOND))
-        self._timestamp = timestamp_field(self._at_ns)
+        self._timestamp = encode_uint(_TIMESTAMP, self._at_ns) + _OF_ONE_SEQUENCE
 
     def _new_uuid(self) -> int:
         self._last_uuid += 1
@@ -407,7 +364,7 @@ class HostTrace:
         for rank, (field, size) in enumerate(memory.items()):
             key = ("hbm", index, field)
             if size or tracks.has_counter(key):
-                name = field.removesuffix(_CATEGORY_ENDING).replace("_", " ")
+                name = field.removesuffix("_bytes").replace("_", " ")
                 tracks.set_counter(key, size, f"HBM: {name}", CounterUnit.BYTES, parent=group, rank=1000 + rank)
         if device.power is not None:
             power = 100.0 * device.power.average_ratio
@@ -417,15 +374,13 @@ class HostTrace:
         tracks, name = self.tracks, f"NeuronCore {core.index}"
         track = tracks.group(("core", core.index), name, parent=device, rank=core.index)
         if core.owner_pids:
-            owners = [processes[pid] for pid in core.owner_pids if pid in processes]
-            text = " and ".join(map(_process_name, owners)) or f"PID {ranges_text(core.owner_pids)}"
+            names = [f"PID {pid} {_script_name(processes[pid])}" for pid in core.owner_pids if pid in processes]
+            text = " and ".join(names) or f"PID {ranges_text(core.owner_pids)}"
             if core.is_owner_inferred:
                 text += " (inferred)"
             tracks.set_slice(("core", core.index), text, "owner", {"pid": core.owner_pids[0]})
-        utilization, flops = core.utilization_ratio, core.flops_per_second
-        percent = None if utilization is None else 100.0 * utilization
-        tracks.set_counter(("busy", core.index), percent, f"{name} busy", "%", parent=track)
-        tracks.set_counter(("flops", core.index), flops, f"{name} FLOPS", "FLOPS", parent=track, rank=1)
+        tracks.set_counter(("busy", core.index), _percent(core.utilization_ratio), f"{name} busy", "%", parent=track)
+        tracks.set_counter(("flops", core.index), core.flops_per_second, f"{name} FLOPS", "FLOPS", parent=track, rank=1)
         size = core.memory.total_bytes
         tracks.set_counter(("memory", core.index), size, f"{name} HBM", CounterUnit.BYTES, parent=track, rank=2)
 
@@ -447,13 +402,13 @@ class HostTrace:
 
 def _process_values(rank: Rank) -> list[tuple[str, float | None, CounterUnit | str]]:
     process, rates, latency = rank.process, rank.process.training_rates, rank.process.device_latency
-    sizes = [size for core in rank.cores if (size := core.memory.total_bytes) is not None]
+    user, system = process.vcpu_user_ratio, process.vcpu_system_ratio
     return [
         ("NeuronCores busy", _percent(rank.utilization_ratio), "%"),
-        ("HBM", sum(sizes) if sizes else None, CounterUnit.BYTES),
+        ("HBM", sum_known(core.memory.total_bytes for core in rank.cores), CounterUnit.BYTES),
         ("host memory", process.host_memory.total_bytes, CounterUnit.BYTES),
         ("resident memory", process.resident_bytes, CounterUnit.BYTES),
-        ("vCPU", _percent(_add_optional(process.vcpu_user_ratio, process.vcpu_system_ratio)), "%"),
+        ("vCPU", None if user is None or system is None else _percent(user + system), "%"),
         ("executions", process.executions_per_second, "1/s"),
         ("latency p50", None if latency is None else 1e3 * latency.p50_seconds, "ms"),
         ("latency p99", None if latency is None else 1e3 * latency.p99_seconds, "ms"),
@@ -464,10 +419,6 @@ def _process_values(rank: Rank) -> list[tuple[str, float | None, CounterUnit | s
         ("to device", None if rates is None else rates.to_device_bytes_per_second, "B/s"),
         ("from device", None if rates is None else rates.from_device_bytes_per_second, "B/s"),
     ]
-
-
-def _process_name(process: Process) -> str:
-    return f"PID {process.pid} {_script_name(process)}"
 
 
 def _script_name(process: Process) -> str:
@@ -485,7 +436,3 @@ def _finding_name(finding: Finding) -> str:
 
 def _percent(ratio: float | None) -> float | None:
     return None if ratio is None else 100.0 * ratio
-
-
-def _add_optional(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else first + second

@@ -1,4 +1,4 @@
-"""Metric families process_* and python_* of the exporting process, under prometheus_client's names."""
+"""Metric families process_* and python_* of the exporting process. Names and help texts are prometheus_client's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from neurontools.exporters.exposition import FamilyDefinition, MetricFamily, Met
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _STAT = Path("/proc/self/stat")
-_DESCRIPTORS = Path("/proc/self/fd")
 # Positions of fields in /proc/self/stat, counted after the command name; see proc(5).
 _USER, _SYSTEM, _START, _VIRTUAL, _RESIDENT = 11, 12, 19, 20, 21
 
@@ -29,7 +28,7 @@ def process_families() -> Iterator[MetricFamily]:
         values["process_resident_memory_bytes"] = int(stat[_RESIDENT]) * _PAGE_BYTES
         values["process_start_time_seconds"] = _boot_unix_seconds() + int(stat[_START]) / _TICKS
         values["process_cpu_seconds"] = (int(stat[_USER]) + int(stat[_SYSTEM])) / _TICKS
-        values["process_open_fds"] = len(os.listdir(_DESCRIPTORS))  # noqa: PTH208
+        values["process_open_fds"] = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     except (OSError, ValueError, IndexError):
         values.clear()
     values["process_max_fds"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -73,15 +72,7 @@ def _boot_unix_seconds() -> int:
 
 @cache
 def _python_labels() -> str:
-    major, minor, patch = platform.python_version_tuple()
+    names = ("major", "minor", "patchlevel")
+    versions = zip(names, platform.python_version_tuple(), strict=True)
     implementation = platform.python_implementation()
-    version = platform.python_version()
-    return label_text(
-        [
-            ("implementation", implementation),
-            ("major", major),
-            ("minor", minor),
-            ("patchlevel", patch),
-            ("version", version),
-        ]
-    )
+    return label_text([("implementation", implementation), *versions, ("version", platform.python_version())])

@@ -13,6 +13,7 @@ from neurontools.exporters.monitor.metric_groups import instance_info
 from neurontools.exporters.neurontools_families import neurontools_families
 from neurontools.model import EndedProcess, LatencyHistogram, LatencyPercentiles, Process, Snapshot, execution
 from neurontools.model.snapshot import count_key, counted_since_unix_seconds, counters_continue
+from neurontools.util.units import sum_known
 
 ERROR_TYPES = ("generic", "numerical", "transient", "model", "runtime", "hardware")
 EXECUTION_ERRORS = FamilyDefinition(
@@ -23,9 +24,6 @@ EXECUTION_ERRORS = FamilyDefinition(
 _read_errors = attrgetter(*(f"{kind}_total" for kind in ERROR_TYPES))
 _ERROR_LABELS = tuple(label_text([("error_type", kind)]) for kind in ERROR_TYPES)
 _NO_ERRORS = (0,) * len(ERROR_TYPES)
-
-_ErrorCounts = tuple[int, ...]
-
 
 _Counts = tuple[int, ...]
 _ProcessKey = tuple[int, float | None]
@@ -52,18 +50,17 @@ _read_memory = attrgetter(*(f"{category}_bytes" for category in known.MEMORY_CAT
 class HostErrorTotals:
     """Sums the execution errors of all processes by type, including ended processes.
 
-    A process that fails usually ends, and snapshots list ended processes for one minute. So callers pass snapshots in
-    order, at least one per minute.
+    A process that fails usually ends, and snapshots list it for one minute. So callers pass snapshots in order, at
+    least one per minute.
     """
 
     def __init__(self, counting_since_unix_seconds: float) -> None:
         self._since = counting_since_unix_seconds
-        self._by_pid: dict[int, _ErrorCounts] = {}  # running processes and processes that ended within the last minute
+        self._by_pid: dict[int, _Counts] = {}  # running processes and processes that ended within the last minute
         self._errors_of_ended = _NO_ERRORS
 
     def add_snapshot(self, snapshot: Snapshot) -> None:
-        """Updates the sums with the counts of a snapshot."""
-        current: dict[int, _ErrorCounts] = {}
+        current: dict[int, _Counts] = {}
         everybody: list[Process | EndedProcess] = [*snapshot.processes, *snapshot.ended]
         for process in everybody:
             counts = _NO_ERRORS if process.errors is None else _read_errors(process.errors)
@@ -75,10 +72,7 @@ class HostErrorTotals:
         self._by_pid = current
 
     def family(self) -> MetricFamily:
-        """Returns the metric family with the current sums."""
-        totals = self._errors_of_ended
-        for counts in self._by_pid.values():
-            totals = tuple(map(add, totals, counts))
+        totals = _sum_counts((self._errors_of_ended, *self._by_pid.values()))
         return MetricFamily(
             EXECUTION_ERRORS,
             list(zip(_ERROR_LABELS, totals, strict=True)),
@@ -129,11 +123,8 @@ def _process_key(process: Process) -> _ProcessKey:
     return count_key(process) or (process.pid, process.attached_at_unix_seconds or process.started_at_unix_seconds)
 
 
-def _sum_counts(all_counts: Iterable[_Counts]) -> _Counts:
-    first, *others = all_counts
-    for counts in others:
-        first = tuple(map(add, first, counts))
-    return first
+def _sum_counts(counts: Iterable[_Counts]) -> _Counts:
+    return tuple(map(sum, zip(*counts, strict=True)))
 
 
 class SnapshotMetrics:
@@ -216,9 +207,9 @@ class SnapshotMetrics:
             host = [_neuron_host_bytes(process) for process in processes]
             device = [_neuron_device_bytes(process, snapshot) for process in processes]
             for text, sizes in zip(memory_rows(tag), (host, device), strict=True):
-                known_sizes = [size for size in sizes if size is not None]
-                if known_sizes:
-                    used.append((text, sum(known_sizes)))
+                size_bytes = sum_known(sizes)
+                if size_bytes is not None:
+                    used.append((text, size_bytes))
             # Synthetic processes use no vCPU time, so theirs counts as 0.
             ratios = [(0.0, 0.0) if process.synthetic else _read_vcpu(process) for process in processes]
             for text, mode in zip(vcpu_rows(tag), zip(*ratios, strict=True), strict=True):
@@ -269,13 +260,8 @@ class SnapshotMetrics:
                 if count is not None:
                     events.append((text, count))
         yield MetricFamily(known.ECC, events, [(labels, self._since) for labels, _ in events])
-        for definition, value in (
-            (known.MEMORY_TOTAL, host.memory_total_bytes),
-            (known.MEMORY_USED, host.memory_used_bytes),
-            (known.SWAP_TOTAL, host.swap_total_bytes),
-            (known.SWAP_USED, host.swap_used_bytes),
-            (known.VCPU_COUNT, host.vcpu_count),
-        ):
+        for definition in (known.MEMORY_TOTAL, known.MEMORY_USED, known.SWAP_TOTAL, known.SWAP_USED, known.VCPU_COUNT):
+            value = getattr(host, definition.name.removeprefix("system_"))
             yield MetricFamily(definition, [] if value is None else [(alone, value)])
         average = host.vcpu_average
         usage: list[Sample] = []
@@ -297,14 +283,12 @@ def _neuron_host_bytes(process: Process) -> int | None:
     """Returns a process's host memory in the categories of neuron-monitor; None if unknown."""
     memory = process.host_memory
     sizes = (memory.application_memory_bytes, memory.constants_bytes, memory.dma_buffers_bytes, memory.tensors_bytes)
-    known_sizes = [size for size in sizes if size is not None]
-    return sum(known_sizes) if known_sizes else None
+    return sum_known(sizes)
 
 
 def _neuron_device_bytes(process: Process, snapshot: Snapshot) -> int | None:
     """Returns a process's device memory in the categories of neuron-monitor; None if unknown."""
-    sizes = [size for core in snapshot.cores_of(process) for size in _read_memory(core.memory) if size is not None]
-    return sum(sizes) if sizes else None
+    return sum_known(size for core in snapshot.cores_of(process) for size in _read_memory(core.memory))
 
 
 def _shared_latency(processes: list[Process], before: Snapshot | None) -> LatencyPercentiles | None:

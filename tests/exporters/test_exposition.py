@@ -86,7 +86,7 @@ def test_what_changes_is_written_anew(openmetrics: bool) -> None:
     other = MetricFamily(COUNTER, [('{a="1"}', 4), ('{a="2"}', 2**53)], FAMILIES[1].created)
     younger = MetricFamily(COUNTER, other.samples, [('{a="1"}', 1.5), ('{a="2"}', 9.0)])
     for families in (FAMILIES, FAMILIES, [FAMILIES[0], other], [younger, FAMILIES[0]], [], FAMILIES):
-        assert exposition.text(families) == write(families)
+        assert exposition.document(families).content == write(families)
 
 
 def test_labels_are_sorted_and_escaped() -> None:
