@@ -35,8 +35,6 @@ class FleetFinding:
 
 @dataclass(frozen=True, slots=True)
 class FleetDevice:
-    """One device of a host."""
-
     neuron_device: int
     is_present: bool
     health: str | None
@@ -164,9 +162,9 @@ class FleetDocument:
 
 
 _FROM_SUMMARY = tuple(
-    name
-    for name in (field.name for field in fields(FleetHost))
-    if name in HostSummary.__slots__ and name not in ("source", "findings", "devices", "jobs")
+    field.name
+    for field in fields(FleetHost)
+    if field.name in HostSummary.__slots__ and field.name not in ("source", "findings", "devices", "jobs")
 )
 
 
@@ -289,14 +287,12 @@ def _group(group: HostGroup) -> FleetDocumentGroup:
         hosts=tuple(state.place.name for state in group.states),
         live_host_count=sum(state.link is HostLink.LIVE for state in group.states),
         health=_name(totals.severity),
-        **{name: None if found is None else getattr(found, name) for name in _OF_GROUP},
+        **{
+            field.name: None if found is None else getattr(found, field.name)
+            for field in fields(FleetDocumentGroup)
+            if field.name in _FROM_SUMMARY
+        },
     )
-
-
-_OF_GROUP = (
-    *("neuroncore_count", "held_neuroncore_count", "busy_neuroncore_count", "free_neuroncore_count"),
-    *("utilization_ratio", "mfu_ratio"),
-)
 
 
 def _name(severity: Severity | None) -> str | None:

@@ -19,7 +19,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from google.protobuf.message import DecodeError
@@ -55,8 +55,7 @@ class FleetFeed(ABC):
 
     @property
     @abstractmethod
-    def states(self) -> tuple[HostState, ...]:
-        """The state of each host."""
+    def states(self) -> tuple[HostState, ...]: ...
 
     @property
     def jobs(self) -> tuple[FleetJob, ...]:
@@ -128,10 +127,10 @@ _SETTLED_SECONDS_A_HOST = 0.1  # extra time per host, because hosts are connecte
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _LONGEST_SAMPLED_SECONDS = 3600.0  # the longest sampling interval that a daemon can have
 _SILENT_INTERVALS, _LEAST_SILENT_SECONDS = 3.0, 10.0
-_HASTE = 0.2  # fraction of the interval; a host that sends faster is not read for a while
+_HASTE = 0.2  # fraction of the interval; a host whose summaries are closer together is not read for a while
 _MOST_FRUITLESS_READS = 100  # limit of successive reads of a host that complete no summary
 _LONGEST_TROUBLE = 160
-_FILES_BESIDE, _FILES_OF_A_HOST = 256, 4
+_OTHER_FILES, _FILES_OF_A_HOST = 256, 4  # numbers of open files
 _STOP_SECONDS = 2.0
 _PLAIN = {
     Status.UNIMPLEMENTED: "its neurond has no summaries; update it",
@@ -145,7 +144,10 @@ def interval_for(host_count: int) -> float:
 
 
 def silence_seconds(asked_seconds: float, sampled_seconds: float) -> float:
-    """Returns the time without a summary after which a host is lost."""
+    """Returns the time without a summary after which a host is lost.
+
+    `asked_seconds` is the interval of summaries, `sampled_seconds` that of the daemon's snapshots.
+    """
     slower = max(asked_seconds, min(sampled_seconds, _LONGEST_SAMPLED_SECONDS))
     return max(_LEAST_SILENT_SECONDS, _SILENT_INTERVALS * slower)
 
@@ -250,12 +252,11 @@ class DirectFeed(FleetFeed):
             self._selector.close()
 
     def _wait_seconds(self) -> float | None:
-        now = time.monotonic()
         due = [self._timers[0][0]] if self._timers else []
         for reach, queue in self._queues.items():
             if queue and self._connecting[reach] < _MOST_CONNECTING[reach]:
                 due.append(self._next_start[reach])
-        return max(0.0, min(due) - now) if due else None
+        return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _start_some(self) -> None:
         """Connects the next hosts, a few at a time and with a delay between them."""
@@ -382,33 +383,20 @@ class DirectFeed(FleetFeed):
         heapq.heappush(self._timers, (time.monotonic() + seconds, host.number, host.timer))
 
 
+@dataclass(slots=True, eq=False)
 class _Host:
     """A host of a feed, used only in the feed's thread. `state` is immutable and replaced as a whole."""
 
-    __slots__ = (
-        "failures",
-        "fruitless_reads",
-        "is_connecting",
-        "is_read",
-        "number",
-        "path",
-        "state",
-        "stream",
-        "timer",
-        "tunnel",
-    )
-
-    def __init__(self, number: int, state: HostState) -> None:
-        self.number = number
-        self.state = state
-        self.stream: PolledStream | None = None
-        self.tunnel: SshTunnel | None = None
-        self.path: str | None = None  # local socket of the tunnel to the host's daemon
-        self.timer = 0  # number of the valid timer; older timers are ignored
-        self.failures = 0
-        self.fruitless_reads = 0
-        self.is_connecting = False
-        self.is_read = False
+    number: int  # index of the host in the feed
+    state: HostState
+    stream: PolledStream | None = None
+    tunnel: SshTunnel | None = None
+    path: str | None = None  # local socket of the tunnel to the host's daemon
+    timer: int = 0  # number of the valid timer; older timers are ignored
+    failures: int = 0  # successive failures, which lengthen the pause before the next attempt
+    fruitless_reads: int = 0  # successive reads that completed no summary
+    is_connecting: bool = False
+    is_read: bool = False  # whether the selector watches `stream`
 
 
 def _lost_reason(error: Exception) -> str:
@@ -416,10 +404,11 @@ def _lost_reason(error: Exception) -> str:
     if isinstance(error, Unreachable):
         cause = str(error)[:1].lower() + str(error)[1:]
         return "not permitted to this user" if isinstance(error.__cause__, PermissionError) else f"no daemon: {cause}"
+    ended = "its neurond ended the call"
     if isinstance(error, RpcError):
-        return _PLAIN.get(error.code, error.details or "its neurond ended the call")
+        return _PLAIN.get(error.code, error.details or ended)
     if isinstance(error, EOFError):
-        return "its neurond ended the call"
+        return ended
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return f"its answer can't be read: {error}"
@@ -427,7 +416,7 @@ def _lost_reason(error: Exception) -> str:
 
 def _raise_file_limit(host_count: int) -> None:
     """Raises the limit of open files (RLIMIT_NOFILE), because each host needs several."""
-    limit = _FILES_BESIDE + _FILES_OF_A_HOST * host_count
+    limit = _OTHER_FILES + _FILES_OF_A_HOST * host_count
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < limit:
         most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
@@ -453,12 +442,10 @@ _OPTIONS = (
 
 def ssh_command(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the words of the ssh command. Raises UserError if NEURONTOOLS_SSH is not valid shell syntax."""
-    text = environment.get(SSH_VARIABLE, "").strip() or "ssh"
     try:
-        words = tuple(shlex.split(text))
+        return tuple(shlex.split(environment.get(SSH_VARIABLE, "").strip() or "ssh"))
     except ValueError as error:
         raise UserError(f"{SSH_VARIABLE}: {error}; write a command as a shell reads it", EXIT_USAGE) from None
-    return words
 
 
 class SshTunnel:

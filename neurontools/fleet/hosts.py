@@ -65,7 +65,6 @@ class HostList:
 
 
 def format_hostfile(places: Iterable[HostAddress]) -> str:
-    """Formats hosts as the text of a hostfile."""
     return "".join(
         " ".join((place.name, place.text, *(f"{name}={value}" for name, value in place.labels))) + "\n"
         for place in places
@@ -115,8 +114,6 @@ def parse_hosts_option(text: str) -> HostList:
 
 
 class HostListBuilder:
-    """Collects hosts, each name once."""
-
     def __init__(self) -> None:
         self._places: dict[str, HostAddress] = {}
         self._problems: list[str] = []
@@ -142,7 +139,6 @@ class HostListBuilder:
             self._omitted_problems += 1
 
     def hosts(self) -> HostList:
-        """Returns the collected hosts and problems."""
         more = (f"and {self._omitted_problems} more lines are invalid",) if self._omitted_problems else ()
         return HostList(tuple(self._places.values()), (*self._problems, *more))
 
@@ -162,10 +158,6 @@ def _places(text: str) -> list[HostAddress]:
             raise ValueError(f"{excerpt(found, 60)!r} is not a host name")
     if not where:
         return [HostAddress(found, Reach.SSH, found, labels) for found in names]
-    if where.startswith(_TLS):
-        if len(names) > 1:
-            raise ValueError("several names cannot share one address; give each its own line")
-        return [_over_tls(names[0], where, labels)]
     kind, colon, address = where.partition(":")
     if not colon or kind not in tuple(Reach):
         raise ValueError(
@@ -174,6 +166,8 @@ def _places(text: str) -> list[HostAddress]:
     if len(names) > 1:
         raise ValueError("several names cannot share one address; give each its own line")
     reach = Reach(kind)
+    if reach is Reach.TLS:
+        return [_over_tls(names[0], where, labels)]
     if reach is Reach.SSH and not _NAME.fullmatch(address):
         raise ValueError(f"{excerpt(address, 60)!r} is not a valid ssh destination")
     if reach is Reach.SOCKET and (not address.startswith("/") or "\0" in address):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from string import digits
 
 from neurontools.fleet.hosts import HostAddress
 from neurontools.fleet.summary import HostSummary
@@ -85,17 +87,9 @@ def by_name(states: Iterable[HostState]) -> list[HostState]:
 
 
 def _by_number(name: str) -> tuple[tuple[int, str], ...]:
-    parts: list[tuple[int, str]] = []
-    digits = ""
-    for letter in f"{name}\0":
-        if letter.isascii() and letter.isdigit():
-            digits += letter
-            continue
-        if digits:
-            parts.append((int(digits[:18]), digits))
-            digits = ""
-        parts.append((-1, letter))
-    return tuple(parts)
+    """Returns the sort key of a name: its numbers by their value, other characters by themselves."""
+    parts = re.findall(r"[0-9]+|[^0-9]", f"{name}\0", re.DOTALL)
+    return tuple((int(part[:18]), part) if part[0] in digits else (-1, part) for part in parts)
 
 
 TYPE, JOB, USER, ALIKE = "type", "job", "user", "alike"
@@ -153,7 +147,7 @@ def combine_group(group: HostGroup) -> HostState:
         further_users=(),
         user_count=None,
         job_count=_job_count(summaries),
-        **{name: _total(summaries, name) for name in _COUNTS},  # type: ignore[arg-type]
+        **{name: sum_known(getattr(found, name) for found in summaries) for name in _COUNTS},
         **{name: _mean(summaries, name) for name in ("utilization_ratio", "mfu_ratio")},  # type: ignore[arg-type]
     )
     received = [state.received_at_seconds for state in live if state.received_at_seconds is not None]
@@ -182,10 +176,6 @@ def _job_count(summaries: Sequence[HostSummary]) -> int | None:
     return len({run_id for run_id in runs if run_id is not None}) + runs.count(None)
 
 
-def _total(summaries: Sequence[HostSummary], name: str) -> int | None:
-    return sum_known(getattr(found, name) for found in summaries)
-
-
 def _mean(summaries: Sequence[HostSummary], name: str) -> float | None:
     """Returns the mean of a ratio over the held cores of all hosts."""
     weighted = [
@@ -194,10 +184,6 @@ def _mean(summaries: Sequence[HostSummary], name: str) -> float | None:
         if (ratio := getattr(found, name)) is not None and found.held_neuroncore_count
     ]
     return sum(part for part, _ in weighted) / sum(count for _, count in weighted) if weighted else None
-
-
-def _type(state: HostState) -> tuple[str, ...]:
-    return ((state.summary and state.summary.instance_type) or "type not known",)
 
 
 def _jobs(state: HostState) -> tuple[str, ...]:
@@ -223,21 +209,15 @@ def _condition_text(state: HostState) -> tuple[str, ...]:
         return (f"{state.link}",)
     kind = found.findings[0].kind if found.findings and found.severity else ""
     how = "health not known" if found.severity is None else kind or "well"
-    owned_count, cores = found.held_neuroncore_count, found.neuroncore_count
-    work = (
-        "cores not known"
-        if owned_count is None
-        else "free"
-        if not owned_count
-        else "held"
-        if owned_count == cores
-        else "held in part"
+    work = {None: "cores not known", 0: "free"}.get(
+        found.held_neuroncore_count,
+        "held" if found.held_neuroncore_count == found.neuroncore_count else "held in part",
     )
     return (f"{found.instance_type or 'type not known'}, {how}, {work}",)
 
 
 _GROUPINGS: dict[str, Callable[[HostState], tuple[str, ...]]] = {
-    TYPE: _type,
+    TYPE: lambda state: ((state.summary and state.summary.instance_type) or "type not known",),
     JOB: _jobs,
     USER: _users,
     ALIKE: _condition_text,
