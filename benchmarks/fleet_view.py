@@ -28,7 +28,7 @@ from pathlib import Path
 from neurontools.client import Client
 from neurontools.fleet.feed import interval_for
 from neurontools.fleet.hosts import HostAddress
-from neurontools.fleet.summarize import summarize_host
+from neurontools.fleet.summary import summarize_host
 from neurontools.rpc.convert import to_message
 from neurontools.testing import SimulatedFleet
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from neurontools.exporters.exposition import LabelTexts, encode_text
 from neurontools.exporters.neurontools_families import job_families
-from neurontools.fleet.summarize import summarize_host
+from neurontools.fleet.summary import summarize_host
 from neurontools.model import Job, Process, RecentSteps, Snapshot, TrainingCounters, TrainingRates
 from neurontools.model.jobs import running_jobs
 from neurontools.model.process import STEP_PARTS, WAIT_PART

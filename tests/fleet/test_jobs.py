@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.jobs import AbsentRank, FleetJob, FleetStandstill, MissingRank, fleet_jobs
 from neurontools.fleet.states import HostState
-from neurontools.fleet.summarize import summarize_host
-from neurontools.fleet.summary import JobStandstill
+from neurontools.fleet.summary import JobStandstill, summarize_host
 from neurontools.model import Job, Process, RecentSteps, Severity, Snapshot, TrainingCounters
 from neurontools.model.jobs import JobState
 from neurontools.model.process import STEP_PARTS

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.fleet.summarize import MOST_BYTES, summarize_host
-from neurontools.fleet.summary import MOST_RUNS, HostSummary, JobStandstill, SummaryJob, encode_rank_runs
+from neurontools.fleet import summary as limits
+from neurontools.fleet.summary import HostSummary, JobStandstill, SummaryJob, encode_rank_runs, summarize_host
 from neurontools.model import Finding, Health, Job, RecentSteps, Severity, Snapshot, TrainingCounters
 from neurontools.model.jobs import JobSteps, RankSteps
 from neurontools.model.process import STEP_PARTS
@@ -60,7 +60,6 @@ def test_a_host_at_work_with_something_wrong() -> None:
     assert summary.severity >= Severity.WARNING
     assert summary.findings[0].severity == summary.severity
     assert summary.held_neuroncore_count == summary.busy_neuroncore_count == 32
-    assert summary.unknown_neuroncore_count == 0
     ratios = [core.utilization_ratio for core in snapshot.cores if core.utilization_ratio is not None]
     assert summary.utilization_ratio == pytest.approx(sum(ratios) / 32)
     (job,) = summary.jobs
@@ -174,7 +173,7 @@ def test_however_long_the_names_are_it_stays_within_its_bound(letter: str) -> No
         health=Health(tuple(range(16)), (), findings),
     )
     summary = summarize_host(full, text)
-    assert len(to_message(summary).SerializeToString()) <= MOST_BYTES
+    assert len(to_message(summary).SerializeToString()) <= limits.MOST_BYTES
     assert summary.critical_count == 40
     assert summary.host_name.startswith(letter * 5)
     assert summary.host_name.endswith("…")
@@ -201,7 +200,7 @@ def with_steps(**changes: object) -> SummaryJob:
 @pytest.mark.parametrize(
     "job",
     [
-        *(replace(JOB, rank_runs=runs) for runs in ((0, 1), (0, 1, 1) * (MOST_RUNS + 1), (0, 1, 2**31))),
+        *(replace(JOB, rank_runs=runs) for runs in ((0, 1), (0, 1, 1) * (limits.MOST_RUNS + 1), (0, 1, 2**31))),
         *(replace(JOB, rank_runs=runs) for runs in ((0, 0, 2), (2**30, 1, 2))),
         replace(JOB, missing_ranks=(2**30,)),
         replace(JOB, standstill=replace(STANDSTILL, absent_ranks=(2**30,))),
@@ -224,7 +223,7 @@ def test_ranks_are_told_exactly_or_not_at_all(ranks: set[int]) -> None:
     told = replace(JOB, rank_runs=encode_rank_runs(ranks))
     told.check()
     assert told.ranks in (None, frozenset(ranks))
-    assert len(told.rank_runs) <= 3 * MOST_RUNS
+    assert len(told.rank_runs) <= 3 * limits.MOST_RUNS
 
 
 def test_what_a_host_tells_is_taken_and_a_rank_without_a_number_leaves_all_unknown() -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.states import HostLink, HostState
-from neurontools.fleet.summarize import summarize_host
-from neurontools.fleet.summary import HostSummary
+from neurontools.fleet.summary import HostSummary, summarize_host
 from neurontools.model import Snapshot
 from tests.harness.paths import NEURON_LS
 

@@ -22,8 +22,7 @@ from neurond.journal.state_files import EndedLog
 from neurond.peers.limits import PeerCredentials
 from neurond.snapshots.store import SnapshotStore, StoredSnapshot
 from neurontools.faults.requests import FaultRequest, ImpossibleFault
-from neurontools.fleet.summarize import summarize_host
-from neurontools.fleet.summary import HostSummary
+from neurontools.fleet.summary import HostSummary, summarize_host
 from neurontools.model import Snapshot
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.net.tls import Role

@@ -14,8 +14,7 @@ from neurontools.fleet.prometheus import queries
 from neurontools.fleet.prometheus.queries import DOWN, FULL_RATIO, OverviewQueries
 from neurontools.fleet.prometheus.server import PrometheusSample
 from neurontools.fleet.states import HostLink, HostState
-from neurontools.fleet.summarize import MOST_FINDINGS
-from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding
+from neurontools.fleet.summary import MOST_FINDINGS, DeviceCell, HostSummary, SummaryFinding
 from neurontools.model import Severity, SourceKind
 from neurontools.model.jobs import JobState
 from neurontools.util.terminal import excerpt

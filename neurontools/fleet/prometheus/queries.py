@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 
-from neurontools.fleet.summarize import BUSY_FROM_RATIO
+from neurontools.fleet.summary import BUSY_FROM_RATIO
 from neurontools.model.jobs import LEAST_RATIO, JobState
 
 SNAPSHOT_TIMESTAMP = "neurontools_snapshot_timestamp_seconds"
