@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 
 from neurontools.profile import Engine, SourceLine
 from neurontools.profile.analysis.operators import GraphUse, OperatorUse
@@ -12,8 +13,6 @@ from neurontools.profile.analysis.report import RankReport, RunReport
 
 
 class QuantityUnit(Enum):
-    """The unit of a `ReportQuantity`."""
-
     SECONDS = "seconds"
     BYTES = "bytes"
     RATIO = "ratio"
@@ -72,8 +71,6 @@ class OperatorDifference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The differences between two runs."""
-
     a: RunReport
     b: RunReport
     quantities: tuple[QuantityDifference, ...]
@@ -83,7 +80,6 @@ class Comparison:
 
 
 def compare(a: RunReport, b: RunReport) -> Comparison:
-    """Compares the reports on two runs."""
     a_hashes, b_hashes = ({graph.hash_text for graph in each.graphs} for each in (a, b))
     return Comparison(
         a,
@@ -93,10 +89,6 @@ def compare(a: RunReport, b: RunReport) -> Comparison:
         tuple(graph for graph in a.graphs if graph.hash_text not in b_hashes),
         tuple(graph for graph in b.graphs if graph.hash_text not in a_hashes),
     )
-
-
-def _per_step(read: Callable[[RunReport], float]) -> Callable[[RunReport], float]:
-    return lambda report: read(report) / report.split_steps
 
 
 def _total_executed_steps(report: RunReport) -> float:
@@ -115,12 +107,21 @@ def _executed_steps(rank: RankReport) -> float:
     return count * executed / in_steps if is_partial else count
 
 
-def _p50(report: RunReport) -> float | None:
-    return max((rank.times.p50_seconds for rank in report.ranks if rank.times is not None), default=None)
+def _highest_of_ranks(field: str) -> Callable[[RunReport], float | None]:
+    """Returns a function that computes the highest value of a field of StepPercentiles over all ranks."""
+    return lambda report: max(
+        (getattr(rank.times, field) for rank in report.ranks if rank.times is not None), default=None
+    )
 
 
-def _p99(report: RunReport) -> float | None:
-    return max((rank.times.p99_seconds for rank in report.ranks if rank.times is not None), default=None)
+def _part_per_step(name: str, title: str, field: str = "") -> ReportQuantity:
+    """Returns the quantity of a part of the time; `field` is that of TimeSplit, by default `name`."""
+    read = attrgetter(f"split.{field or name}")
+    return ReportQuantity(name, title, QuantityUnit.SECONDS, lambda report: read(report) / report.split_steps)
+
+
+def _flops_per_step(report: RunReport) -> float:
+    return sum(rank.split_flops for rank in report.ranks) / report.split_steps
 
 
 def _compiled_graphs(report: RunReport) -> int:
@@ -130,34 +131,18 @@ def _compiled_graphs(report: RunReport) -> int:
 QUANTITIES = (
     ReportQuantity("ranks", "ranks", QuantityUnit.COUNT, lambda report: len(report.ranks)),
     ReportQuantity("steps_total", "steps", QuantityUnit.COUNT, lambda report: report.step_count),
-    ReportQuantity("step_p50_seconds", "step, p50", QuantityUnit.SECONDS, _p50),
-    ReportQuantity("step_p99_seconds", "step, p99", QuantityUnit.SECONDS, _p99),
-    ReportQuantity(
-        "step_mean_seconds", "step, mean", QuantityUnit.SECONDS, _per_step(lambda each: each.split.total_seconds)
-    ),
-    ReportQuantity(
-        "input_wait_seconds", "input wait", QuantityUnit.SECONDS, _per_step(lambda each: each.split.input_wait_seconds)
-    ),
-    ReportQuantity(
-        "host_seconds", "host tracing", QuantityUnit.SECONDS, _per_step(lambda each: each.split.host_seconds)
-    ),
-    ReportQuantity(
-        "compile_seconds", "compile", QuantityUnit.SECONDS, _per_step(lambda each: each.split.compile_seconds)
-    ),
-    ReportQuantity(
-        "transfer_seconds", "transfer", QuantityUnit.SECONDS, _per_step(lambda each: each.split.transfer_seconds)
-    ),
-    ReportQuantity(
-        "compute_seconds", "execute", QuantityUnit.SECONDS, _per_step(lambda each: each.split.compute_seconds)
-    ),
-    ReportQuantity(
-        "collective_seconds", "collectives", QuantityUnit.SECONDS, _per_step(lambda each: each.split.collective_seconds)
-    ),
+    ReportQuantity("step_p50_seconds", "step, p50", QuantityUnit.SECONDS, _highest_of_ranks("p50_seconds")),
+    ReportQuantity("step_p99_seconds", "step, p99", QuantityUnit.SECONDS, _highest_of_ranks("p99_seconds")),
+    _part_per_step("step_mean_seconds", "step, mean", "total_seconds"),
+    _part_per_step("input_wait_seconds", "input wait"),
+    _part_per_step("host_seconds", "host tracing"),
+    _part_per_step("compile_seconds", "compile"),
+    _part_per_step("transfer_seconds", "transfer"),
+    _part_per_step("compute_seconds", "execute"),
+    _part_per_step("collective_seconds", "collectives"),
     ReportQuantity("busy_ratio", "NeuronCores busy", QuantityUnit.RATIO, lambda report: report.split.busy_ratio),
     ReportQuantity("mfu_ratio", "MFU", QuantityUnit.RATIO, lambda report: report.mfu_ratio),
-    ReportQuantity(
-        "flops", "FLOP", QuantityUnit.FLOPS, _per_step(lambda each: sum(rank.split_flops for rank in each.ranks))
-    ),
+    ReportQuantity("flops", "FLOP", QuantityUnit.FLOPS, _flops_per_step),
     ReportQuantity("hbm_peak_bytes", "HBM peak", QuantityUnit.BYTES, lambda report: report.highest.hbm_peak_bytes),
     ReportQuantity("graphs", "graphs", QuantityUnit.COUNT, lambda report: len(report.graphs)),
     ReportQuantity("graphs_compiled", "graphs compiled", QuantityUnit.COUNT, _compiled_graphs),

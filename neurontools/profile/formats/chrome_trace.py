@@ -26,8 +26,6 @@ _EXACT_NS = 2**41 * 1000  # for trace times below this, a double of microseconds
 _INEXACT_BY_NS = 2
 _GRAPHS, _TRANSFERS = 1, 7
 _LANES = {_GRAPHS: "graphs", **{2 + engine: name for engine, name in ENGINE_NAMES.items()}, _TRANSFERS: "transfers"}
-_COLLECTIVE_PREFIX = "ncclDevKernel_"
-"""Existing analyses recognise communication by this prefix."""
 _HOST_CATEGORIES = {
     SpanKind.COMPILE: "privateuse1_runtime",
     SpanKind.INPUT_WAIT: "user_annotation",
@@ -36,7 +34,6 @@ _HOST_CATEGORIES = {
 }
 _GZIP_LEVEL = 4
 _METADATA_EVENT = re.compile(r'\{[^{}]*"ph": "M"[^{}]*\{[^{}]*\}\s*\},?\s*')
-_PID = re.compile(r'"pid": (\d+)')
 _TAGS_OF_A_RANK = 1 << 24
 FIRST_TAG = 1 << 30
 """Added to correlations: torch's own ids are smaller, and readers choose an integer type by the largest id."""
@@ -76,7 +73,7 @@ def _drop_gpu_names(text: str, cores: Sequence[int]) -> str:
     """Removes Kineto's names of GPU tracks that have the same number as one of our cores."""
 
     def without_gpu_name(found: re.Match[str]) -> str:
-        pid = _PID.search(found[0])
+        pid = re.search(r'"pid": (\d+)', found[0])
         return "" if pid is not None and int(pid[1]) in cores else found[0]
 
     return _METADATA_EVENT.sub(without_gpu_name, text)
@@ -207,18 +204,17 @@ def _operator_parts(profile: Profile, operator: OperatorDefinition) -> tuple[str
     if operator.is_backward:
         arguments["gradient"] = "backward"
     shown = {name: value for name, value in arguments.items() if value != ""}
-    head = f'{{"ph":"X","cat":"kernel","name":{json.dumps(_shown_name(operator))},"tid":{lane}'
+    name = _collective_name(operator.name) if operator.engine is Engine.COLLECTIVES else operator.name
+    head = f'{{"ph":"X","cat":"kernel","name":{json.dumps(name)},"tid":{lane}'
     return head, "," + json.dumps(shown, separators=(",", ":"))[1:] + "}"
 
 
-def _shown_name(operator: OperatorDefinition) -> str:
-    if operator.engine is not Engine.COLLECTIVES:
-        return operator.name
-    return f"{_COLLECTIVE_PREFIX}{operator.name.partition('::')[2]}"
+def _collective_name(name: str) -> str:
+    return f"ncclDevKernel_{name.partition('::')[2]}"  # existing analyses recognise communication by this prefix
 
 
-def _source(stack: Sequence[SourceLine]) -> str:
-    place = script_line(tuple(stack))
+def _source(stack: tuple[SourceLine, ...]) -> str:
+    place = script_line(stack)
     return "" if place is None else str(place)
 
 
@@ -243,7 +239,7 @@ def _device_span(row: Span, kind: SpanKind, name: str, base: int, arguments: dic
     lane = 2 + Engine.COLLECTIVES if kind is SpanKind.COLLECTIVE else _TRANSFERS
     arguments |= {"device": row.core, "stream": lane}
     if kind is SpanKind.COLLECTIVE:
-        shown, category = f"{_COLLECTIVE_PREFIX}{name.partition('::')[2]}", "kernel"
+        shown, category = _collective_name(name), "kernel"
     else:
         shown, category = "Memcpy HtoD" if kind is SpanKind.TO_DEVICE else "Memcpy DtoH", "gpu_memcpy"
     return _complete_event(category, shown, row.core, lane, row.start_ns, row.end_ns, base, arguments)

@@ -40,8 +40,7 @@ def snapshot(profile: Profile) -> dict[str, Any]:
         common |= {"compile_context": "N/A", "user_metadata": ""}
         trace = traces[cores[row.core]]
         if row.action == FREED:
-            trace.append({"action": "free_requested", "frames": [], **common})
-            trace.append({"action": "free_completed", "frames": [], **common})
+            trace += [{"action": action, "frames": [], **common} for action in ("free_requested", "free_completed")]
         else:
             trace.append({"action": "alloc", "frames": frames_of(row.stack, row.category), **common})
     segments = [
@@ -103,10 +102,9 @@ def _segment(block: Block, device: int, frames: list[dict[str, Any]]) -> dict[st
 
 
 def _annotations(profile: Profile) -> list[dict[str, Any]]:
-    found = []
-    for device in range(len(profile.metadata.cores)):
-        for step in profile.steps:
-            for stage, time_ns in (("START", step.start_ns), ("END", step.end_ns)):
-                name = f"ProfilerStep#{step.step}"
-                found.append({"name": name, "stage": stage, "device": device, "time_us": time_ns // 1000})
-    return found
+    return [
+        {"name": f"ProfilerStep#{step.step}", "stage": stage, "device": device, "time_us": time_ns // 1000}
+        for device in range(len(profile.metadata.cores))
+        for step in profile.steps
+        for stage, time_ns in (("START", step.start_ns), ("END", step.end_ns))
+    ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from neurontools.profile import Engine, OperatorDefinition, Profile, SpanKind
 from neurontools.profile.definitions import ENGINE_NAMES, FREED, script_line
@@ -59,7 +59,6 @@ class Plane:
         return head + encode_uint(4, value & (1 << 64) - 1)  # int64, because memory viewers read only this type
 
     def add_stats(self, **stats: Stat) -> None:
-        """Adds stats of the plane itself."""
         self._stats += [self.encode_stat(name, value) for name, value in stats.items()]
 
     def add_event_kind(self, name: str, display_name: str = "", **stats: Stat) -> int:
@@ -74,15 +73,13 @@ class Plane:
 
     def event_kind(self, name: str) -> int:
         """Returns the id of event metadata that has only a name."""
-        found = self._by_name.get(name)
-        if found is None:
-            found = self._by_name[name] = self.add_event_kind(name)
-        return found
+        if name not in self._by_name:
+            self._by_name[name] = self.add_event_kind(name)
+        return self._by_name[name]
 
     def add_line(self, number: int, name: str, base_ns: int, events: Iterable[bytes]) -> None:
         """Adds a line of encoded events."""
-        head = encode_uint(1, number) + encode_string(2, name) + encode_uint(3, base_ns)
-        body = bytearray(head)
+        body = bytearray(encode_uint(1, number) + encode_string(2, name) + encode_uint(3, base_ns))
         for each in events:
             body += _EVENT
             append_varint(body, len(each))
@@ -99,7 +96,7 @@ class Plane:
                 encode_uint(1, self._number),
                 encode_string(2, self._name),
                 *(encode_bytes(3, line) for line in self._lines),
-                *(encode_bytes(4, encode_event) for encode_event in self._events),
+                *(encode_bytes(4, event) for event in self._events),
                 *names,
                 *(encode_bytes(6, stat) for stat in self._stats),
             ]
@@ -121,24 +118,14 @@ def encode_event(kind: int, offset_ns: int, duration_ns: int, stats: Iterable[by
     return bytes(encoded)
 
 
-def encode_space(planes: Iterable[Plane], host: str, warnings: Iterable[str] = ()) -> bytes:
-    """Encodes planes as the content of an XSpace file."""
-    parts: list[Any] = [encode_bytes(1, plane.encode()) for plane in planes]
-    parts += [encode_string(3, warning) for warning in warnings]
-    parts.append(encode_string(4, host))
-    return b"".join(parts)
-
-
 _STEPS, _MODULES, _OPERATORS, _TRANSFERS = 1, 2, 3, 4
-_HOST_MAIN, _HOST_MEMORY = 1, 2
 
 
-class CorePeaks:
+class CorePeaks(NamedTuple):
     """The peak rates of a NeuronCore, for rooflines; None means unknown."""
 
-    def __init__(self, flops_per_second: float | None = None, hbm_bytes_per_second: float | None = None) -> None:
-        self.flops_per_second = flops_per_second
-        self.hbm_bytes_per_second = hbm_bytes_per_second
+    flops_per_second: float | None = None
+    hbm_bytes_per_second: float | None = None
 
 
 def write_xplane(profile: Profile, path: Path, peaks: CorePeaks | None = None) -> None:
@@ -147,12 +134,12 @@ def write_xplane(profile: Profile, path: Path, peaks: CorePeaks | None = None) -
 
 
 def xplane(profile: Profile, peaks: CorePeaks) -> bytes:
-    """Encodes a profile as XSpace."""
     about = profile.metadata
     base_ns = min([about.began_ns, *profile.steps.column("start_ns")[:1], *profile.executions.column("queued_ns")[:1]])
     planes = [_device_plane(profile, core, number, base_ns, peaks) for number, core in enumerate(about.cores)]
     planes.append(_host_plane(profile, len(planes), base_ns))
-    return encode_space(planes, about.host, [about.device_time])
+    encoded = b"".join(encode_bytes(1, plane.encode()) for plane in planes)
+    return encoded + encode_string(3, about.device_time) + encode_string(4, about.host)
 
 
 def _device_plane(profile: Profile, core: int, number: int, base_ns: int, peaks: CorePeaks) -> Plane:
@@ -175,20 +162,16 @@ def _device_plane(profile: Profile, core: int, number: int, base_ns: int, peaks:
         index: plane.add_event_kind(f"{graph.module}({index})", program_id=index + 1)
         for index, graph in enumerate(profile.graphs)
     }
-    plane.add_line(
-        _MODULES,
-        "XLA Modules",
-        base_ns,
-        [
-            encode_event(
-                modules[row.graph],
-                row.start_ns - base_ns,
-                row.end_ns - row.start_ns,
-                [plane.encode_stat("run_id", row.correlation), *_link_stats(plane, "_c", row.correlation)],
-            )
-            for row in executions
-        ],
-    )
+    runs = [
+        encode_event(
+            modules[row.graph],
+            row.start_ns - base_ns,
+            row.end_ns - row.start_ns,
+            [plane.encode_stat("run_id", row.correlation), *_link_stats(plane, "_c", row.correlation)],
+        )
+        for row in executions
+    ]
+    plane.add_line(_MODULES, "XLA Modules", base_ns, runs)
     plane.add_line(_OPERATORS, "XLA Ops", base_ns, _operator_events(profile, plane, core, base_ns))
     transfers = [
         encode_event(
