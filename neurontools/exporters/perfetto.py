@@ -74,7 +74,6 @@ def _event_packet(
 
 
 def _end_packet(timestamp: bytes, track: int) -> bytes:
-    """Encodes the end of the open slice of a track."""
     return _packet(timestamp + encode_bytes(_TRACK_EVENT, encode_uint(9, _END) + encode_uint(11, track)))
 
 
@@ -236,13 +235,11 @@ class TraceTracks:
                 self._packets.append(_value_packet(self._timestamp, counter.prefix, float("nan")))
 
     def end_all(self, at_seconds: float) -> None:
-        """Ends all slices and counters at this time."""
         self._moment += 1
         self._set_time(at_seconds)
         self.end()
 
     def drain_packets(self) -> bytes:
-        """Removes and returns the collected packets."""
         packets = b"".join(self._packets)
         self._packets.clear()
         return packets

@@ -23,7 +23,7 @@ Reading = tuple[FamilyDefinition, tuple[tuple[str, str], ...], float | None]
 
 
 class RecordProblem(NamedTuple):
-    """An error in a record. Repeated errors have the same `what`, but their `detail` may vary."""
+    """An error in a record. Repeated errors have the same `description`, but their `detail` may vary."""
 
     description: str
     detail: str
@@ -60,7 +60,6 @@ class RecordValidator:
         return None
 
     def ratio(self, percent: object, place: str) -> float | None:
-        """Converts a percentage to a ratio."""
         number = self.number(percent, place)
         return None if number is None else number / 100.0
 
@@ -158,12 +157,9 @@ class RecordMetrics:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._labels = LabelTexts()
-        self._gauges: dict[
-            str, dict[FamilyDefinition, dict[str, float]]
-        ] = {}  # keys, outermost first: runtime tag ("" for the host), family, label text
-        self._counts: dict[
-            str, dict[FamilyDefinition, dict[str, tuple[float, float]]]
-        ] = {}  # keys as in `_gauges`; values: total, start time
+        # Keys, outermost first: runtime tag ("" for the host), family, label text.
+        self._gauges: dict[str, dict[FamilyDefinition, dict[str, float]]] = {}
+        self._counts: dict[str, dict[FamilyDefinition, dict[str, tuple[float, float]]]] = {}  # values: total, start
         self._info: dict[FamilyDefinition, str] = {}
         self._odd_values = 0
 

@@ -151,8 +151,6 @@ class FleetDocumentGroup:
 
 @dataclass(frozen=True, slots=True)
 class FleetDocument:
-    """The state of a fleet at one time."""
-
     schema_version: int
     taken_at: str
     hosts: tuple[FleetHost, ...]
@@ -192,7 +190,6 @@ def document(
 
 
 def document_json(fleet_document: FleetDocument, *, indent: int | None = None) -> str:
-    """Formats the document as JSON, without a final newline."""
     return json_text(asdict(fleet_document), indent=indent)
 
 

@@ -400,7 +400,6 @@ class _Host:
 
 
 def _lost_reason(error: Exception) -> str:
-    """Returns a short text that says why a host is lost."""
     if isinstance(error, Unreachable):
         cause = str(error)[:1].lower() + str(error)[1:]
         return "not permitted to this user" if isinstance(error.__cause__, PermissionError) else f"no daemon: {cause}"

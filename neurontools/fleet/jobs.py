@@ -91,7 +91,6 @@ class FleetJob:
 
     @property
     def missing_rank_count(self) -> int:
-        """The number of ranks that are on none of the live hosts."""
         return max(0, (self.world_size or 0) - self.rank_count)
 
     @property

@@ -15,8 +15,6 @@ from neurontools.util.units import sum_known
 
 
 class HostLink(StrEnum):
-    """Connection state of a host."""
-
     WAITING = "waiting"  # not connected yet; a feed connects a few hosts at a time
     CONNECTING = "connecting"  # connecting; no answer yet
     LIVE = "live"
@@ -111,7 +109,6 @@ class HostGroup:
 
 
 def grouping_choices(states: Iterable[HostState]) -> tuple[str, ...]:
-    """Returns the properties by which these hosts can be grouped."""
     labels = {name: None for state in states for name, _ in state.place.labels}
     return tuple(dict.fromkeys((ALIKE, TYPE, JOB, USER, *sorted(labels))))
 

@@ -18,7 +18,6 @@ from neurontools.profile.profile import GraphTotal as GraphTotal
 from neurontools.profile.profile import MemoryLevels as MemoryLevels
 from neurontools.profile.profile import OperatorTotal as OperatorTotal
 from neurontools.profile.profile import Profile as Profile
-from neurontools.profile.profile import ProfileEvent as ProfileEvent
 from neurontools.profile.profile import Span as Span
 from neurontools.profile.profile import SpanTotal as SpanTotal
 from neurontools.profile.profile import TrainingStep as TrainingStep

@@ -83,7 +83,6 @@ TABLE_KINDS = {table.field: kind for kind, table in TABLES.items()}
 
 
 def pack_chunk(kind: bytes, payload: bytes, level: int = 3) -> bytes:
-    """Encodes a chunk with its header."""
     packed = zlib.compress(payload, level)
     return HEADER.pack(kind, len(packed), len(payload), zlib.crc32(kind + packed)) + packed
 
@@ -103,7 +102,6 @@ def unpack_chunk(packed: bytes, size: int) -> bytes:
 
 
 def encode_table(kind: TableFormat, columns: Sequence[array[int]]) -> bytes:
-    """Encodes the columns of a table as the content of a chunk."""
     fields = kind.row._fields
     coded = list(columns)
     for name, base in kind.after:

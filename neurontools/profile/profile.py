@@ -39,7 +39,6 @@ class ColumnTable(Sequence[Row], Generic[Row]):
 
     @classmethod
     def from_rows(cls, kind: type[Row], rows: Iterable[Row]) -> ColumnTable[Row]:
-        """Builds a table from rows."""
         listed = list(rows)
         if not listed:
             return cls(kind)
@@ -156,7 +155,6 @@ class MemoryLevels(NamedTuple):
 
     @property
     def total_bytes(self) -> int:
-        """The sum of all categories."""
         return self.constants + self.model_code + self.shared_scratchpad + self.runtime + self.tensors
 
 

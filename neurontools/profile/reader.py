@@ -43,7 +43,7 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
     name = escape_controls(os.fspath(path))
     try:
         # Opening a pipe without a writer would block, and reading a device would never end.
-        with open(path, "rb", opener=_open_nonblocking) as file:
+        with open(path, "rb", opener=lambda file, flags: os.open(file, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise UserError(f"{name}: no regular file; {_NEXT_STEP}")
@@ -71,10 +71,6 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
         raise UserError(f"{name}: damaged: {error}; make the profile again") from None
 
 
-def _open_nonblocking(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 def _parse_header(data: bytes) -> tuple[ProfileMetadata, int]:
     if not data.startswith(chunks.MAGIC + b" "):
         raise DamagedProfile("not a profile")
@@ -90,8 +86,6 @@ def _parse_header(data: bytes) -> tuple[ProfileMetadata, int]:
 
 
 class _ChunkReader:
-    """Reads the chunks of a file and builds the profile from their contents."""
-
     def __init__(self, metadata: ProfileMetadata) -> None:
         self.metadata = metadata
         self.state = ProfileState()
@@ -197,8 +191,8 @@ class _ChunkReader:
         del self.operator_ns[len(self.operator_ns) - rest :]
 
     def _check_references(self) -> None:
-        listed: tuple[list[Any], ...] = (self.names, self.stacks, self.graphs, self.operators)
-        names, stacks, graphs, operators = map(len, listed)
+        names, stacks = len(self.names), len(self.stacks)
+        graphs, operators = len(self.graphs), len(self.operators)
         for table, column, least, end in (
             ("executions", "graph", 0, graphs),
             ("executions", "reason", 0, names),
@@ -239,7 +233,8 @@ def _parse_known_fields(text: bytes, kind: type[T], section: str) -> T:
     """Builds a `kind` from a JSON document, and ignores unknown fields; raises DamagedProfile for invalid ones."""
     try:
         document = json.loads(text)
-        value = kind(**{key: _list_to_tuple(found) for key, found in document.items() if key in kind.__slots__})
+        known = {key: found for key, found in document.items() if key in kind.__slots__}
+        value = kind(**{key: tuple(found) if isinstance(found, list) else found for key, found in known.items()})
         _check_types(value, kind)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedProfile(f"{section} that can't be read ({type(error).__name__})") from None
@@ -274,10 +269,6 @@ def _check_types(value: Any, kind: type[Any]) -> None:
                 raise TypeError(name)
 
 
-def _list_to_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _check_index(number: Any) -> int:
     if not isinstance(number, int) or number < 0:
         raise TypeError(number)
@@ -295,9 +286,7 @@ def profile_paths(where: str | os.PathLike[str]) -> list[Path]:
     except PermissionError:
         raise UserError(f"{name}: not permitted; ask its owner for read access", EXIT_PERMISSION) from None
     except OSError as error:
-        raise UserError(
-            f"{name}: {error.strerror}; give a directory that neuron-run --profile wrote", EXIT_NOT_FOUND
-        ) from None
+        raise UserError(f"{name}: {error.strerror}; {_NEXT_STEP}", EXIT_NOT_FOUND) from None
     if not found:
         raise UserError(
             f"{name}: no profile in it; make one with neuron-run --profile {name} script.py", EXIT_NOT_FOUND

@@ -29,8 +29,6 @@ _REPLACED_KINDS = frozenset({chunks.STATE, *(kind for kind, table in chunks.TABL
 
 @dataclass(slots=True)
 class NewDefinitions:
-    """Definitions that the profile doesn't have yet."""
-
     names: list[str] = field(default_factory=list)
     stacks: list[tuple[SourceLine, ...]] = field(default_factory=list)
     graphs: list[GraphDefinition] = field(default_factory=list)
@@ -130,7 +128,7 @@ class ProfileWriter(ProfileEncoder):
         self._group: list[_EventChunk] = []
         self._event_bytes = self._outdated_bytes = 0
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        self._size = 0
+        self.size_bytes = 0  # current size of the file
         self._append(self.header)
 
     def write_state(self, state: ProfileState) -> None:
@@ -161,14 +159,17 @@ class ProfileWriter(ProfileEncoder):
     def _rewrite_file(self) -> None:
         draft = self.path.with_name(f".{self.path.name}.draft")
         old, self._file = self._file, os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        size, self._size = self._size, 0
+        size, self.size_bytes = self.size_bytes, 0
+        moved: dict[tuple[int, int], tuple[int, int]] = {}  # maps (offset, size) of a chunk to those in the new file
         try:
             self._append(self.header)
-            moved = {where: self._copy_chunk(old, where) for where in self._live_chunks()}
+            for where in self._live_chunks():
+                moved[where] = self.size_bytes, where[1]
+                self._append(os.pread(old, where[1], where[0]))
             draft.replace(self.path)
         except BaseException:
             os.close(self._file)
-            self._file, self._size = old, size
+            self._file, self.size_bytes = old, size
             draft.unlink(missing_ok=True)
             raise
         os.close(old)
@@ -183,19 +184,15 @@ class ProfileWriter(ProfileEncoder):
         events = [(each.offset, each.size) for group in self._events for each in group]
         return sorted([*self._permanent, *self._latest.values(), *events])
 
-    def _copy_chunk(self, source: int, where: tuple[int, int]) -> tuple[int, int]:
-        offset, size = where
-        offset_before = self._size
-        self._append(os.pread(source, size, offset))
-        return offset_before, size
-
     def _emit_chunk(self, kind: bytes, payload: bytes, table: str, rows: int) -> None:
         data = chunks.pack_chunk(kind, payload)
-        offset_before, size = self._size, len(data)
+        offset_before, size = self.size_bytes, len(data)
         try:
             self._append(data)
         except BaseException:
-            self._truncate(offset_before)
+            os.ftruncate(self._file, offset_before)
+            os.lseek(self._file, offset_before, os.SEEK_SET)
+            self.size_bytes = offset_before
             raise
         if kind in _REPLACED_KINDS:
             self._outdated_bytes += self._latest.get(kind, (0, 0))[1]
@@ -206,24 +203,14 @@ class ProfileWriter(ProfileEncoder):
         else:
             self._permanent.append((offset_before, size))
 
-    def _truncate(self, size: int) -> None:
-        os.ftruncate(self._file, size)
-        os.lseek(self._file, size, os.SEEK_SET)
-        self._size = size
-
     def _append(self, data: bytes) -> None:
         if self._file < 0:
             raise ValueError("the profile is closed")
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(self._file, rest) :]
-        self._size += len(data)
+        self.size_bytes += len(data)
         self.bytes_written += len(data)
-
-    @property
-    def size_bytes(self) -> int:
-        """The current size of the file."""
-        return self._size
 
 
 class ProfileStream(ProfileEncoder):

@@ -54,8 +54,6 @@ _OF_DEVICES, _HELD = "devices", "held"  # values of neuroncores_in_use
 
 @dataclass(frozen=True, slots=True)
 class MetricGroup:
-    """A configured metric group and its period."""
-
     type: str
     period_seconds: float
 
@@ -68,7 +66,6 @@ class RuntimeSelection:
     metrics: tuple[MetricGroup, ...]
 
     def selects(self, tag: str) -> bool:
-        """Whether the selection includes processes with this tag."""
         return self.tag_filter is None or self.tag_filter.search(tag) is not None
 
 

@@ -67,16 +67,10 @@ _CORE_CATEGORIES = ("constants", "model_code", "model_shared_scratchpad", "runti
 _SUBGRAPH_CATEGORIES = ("constants", "model_code", "runtime_memory", "tensors")
 _NO_ERRORS = {name.removesuffix("_total"): 0 for name in ErrorCounters.__slots__}
 _NO_EXECUTIONS = {name.removesuffix("_total"): 0 for name in ExecutionCounters.__slots__}
-_PERCENTILES = ("p0", "p1", "p100", "p25", "p50", "p75", "p99")  # in the order of AWS's records
-
-
+# These have the order of AWS's records.
+_PERCENTILES = ("p0", "p1", "p100", "p25", "p50", "p75", "p99")
+_ECC_COUNTERS = ("mem_corrected", "mem_uncorrected", "sram_uncorrected", "sram_corrected")
 _CPU_SHARES = ("user", "nice", "system", "idle", "io_wait", "irq", "soft_irq")
-_ECC_COUNTERS = (
-    "mem_corrected",
-    "mem_uncorrected",
-    "sram_uncorrected",
-    "sram_corrected",
-)  # in the order of AWS's records
 _NO_VCPU_USAGE = VcpuUsage(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -95,18 +89,17 @@ def runtime_report(
 
 
 def _neuroncore_counters(process: Process, period: RecordPeriod, *, lists_held_cores_only: bool) -> NeuronCoreCounters:
-    silence = _missing_report_error(process, period.now)
-    cores = {} if silence else dict(_held_cores(process, period))
-    if not cores and not silence:
-        silence = (
-            _unknown_cores_error(process) if not process.core_indices else _unknown_utilization_error(process, period)
-        )
+    error = _missing_report_error(process, period.now)
+    cores = {} if error else dict(_held_cores(process, period))
+    if not cores and not error:
+        is_known = bool(process.core_indices)
+        error = _unknown_utilization_error(process, period) if is_known else _unknown_cores_error(process)
     if cores and not lists_held_cores_only:
         cores |= _other_cores(process, period.now)
     return {
         "period": _measured_seconds(process, period),
         "neuroncores_in_use": dict(sorted(cores.items())),
-        "error": silence,
+        "error": error,
     }
 
 
@@ -139,7 +132,7 @@ def _other_cores(process: Process, snapshot: Snapshot) -> dict[str, CoreCounters
     process_cores = set(process.neuroncore_indices)
     return {
         str(index): _core_counters(
-            process, snapshot, 0.0, dict.fromkeys(range(index * lnc, (index + 1) * lnc), 0.0), 0.0
+            process, snapshot, 0.0, dict.fromkeys(range(index * lnc, index * lnc + lnc), 0.0), 0.0
         )
         for device in process.device_indices
         for index in range(device * per_device, (device + 1) * per_device)
@@ -190,7 +183,7 @@ def _memory_used(process: Process, period: RecordPeriod) -> MemoryUsed:
             "usage_breakdown": {"host": host, "neuroncore_memory_usage": cores},
         },
         "loaded_models": [_model_entry(model, cores_per_device) for model in process.models],
-        "error": "" if cores or not _is_unattributed(process) else _unknown_cores_error(process),
+        "error": "" if cores or process.core_indices else _unknown_cores_error(process),
     }
 
 
@@ -212,7 +205,6 @@ def _physical_cores(process: Process, position: int, snapshot: Snapshot) -> list
 
 
 def _cores_per_device(process: Process, snapshot: Snapshot) -> int:
-    """Returns the number of logical cores per device at the LNC of the process."""
     return max(1, snapshot.instance.physical_cores_per_device // process.logical_neuroncore_config)
 
 
@@ -282,10 +274,6 @@ def _late_report_error(process: Process, snapshot: Snapshot) -> str:
     return f"PID {process.pid} has not reported since the previous record; a later one has its executions"
 
 
-def _is_unattributed(process: Process) -> bool:
-    return not process.core_indices
-
-
 def _unknown_cores_error(process: Process) -> str:
     devices = ", ".join(map(str, process.device_indices)) or "none"
     return (
@@ -303,7 +291,7 @@ def _unknown_utilization_error(process: Process, period: RecordPeriod) -> str:
 
 
 def _unknown_executions_error(process: Process) -> str:
-    if _is_unattributed(process):
+    if not process.core_indices:
         return _unknown_cores_error(process)
     return f"the executions of PID {process.pid} are unknown while it runs: driver before 2.30"
 

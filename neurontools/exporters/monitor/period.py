@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from neurontools.model import (
     CoreWork,
@@ -22,14 +23,14 @@ from neurontools.model.host import vcpu_usage_between
 from neurontools.model.snapshot import CountKey, count_key, counters_continue
 
 LONGEST_AWAY_SECONDS = 600.0
-"""A baseline forgets an absent process after this time without a report."""
+"""A baseline drops an absent process this long after its last report."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBaseline:
     """The snapshot of the previous record, and the start of the series of records.
 
-    `away` has the last states of processes that have not attached again since the daemon restarted. The next record
+    `absent` has the last states of processes that have not attached again since the daemon restarted. The next record
     that lists such a process also covers its work in the meantime.
     """
 
@@ -39,7 +40,6 @@ class RecordBaseline:
 
     @classmethod
     def initial(cls, snapshot: Snapshot) -> RecordBaseline:
-        """Returns the baseline with which a series of records starts."""
         return cls(snapshot, snapshot.taken_at_seconds)
 
     def next(self, now: Snapshot) -> RecordBaseline:
@@ -47,15 +47,15 @@ class RecordBaseline:
         return RecordBaseline(now, self.began_seconds, self._absent_processes(now))
 
     def _absent_processes(self, now: Snapshot) -> Mapping[CountKey, Process]:
-        away = dict(self.absent)
+        absent = dict(self.absent)
         if now.daemon_pid != self.snapshot.daemon_pid or now.sequence < self.snapshot.sequence:
-            away |= {key: process for process in self.snapshot.processes if (key := count_key(process)) is not None}
-        if not away:
+            absent |= {key: process for process in self.snapshot.processes if (key := count_key(process)) is not None}
+        if not absent:
             return self.absent
         present = {count_key(process) for process in now.processes}
         return {
             key: process
-            for key, process in away.items()
+            for key, process in absent.items()
             if key not in present
             and now.taken_at_seconds - (process.measured_at_seconds or 0.0) <= LONGEST_AWAY_SECONDS
         }
@@ -124,12 +124,10 @@ class RecordPeriod:
             return None
         earlier = self.process_before(process)
         if earlier is None and not self._counted_here(process):
-            return dict.fromkeys(_counters_by_short_name(now), 0)
+            return dict.fromkeys(_counters_by_short_name(type(now)), 0)
         before = (getattr(earlier, name) if earlier is not None else None) or type(now)()
-        return {
-            short: max(0, getattr(now, full) - getattr(before, full))
-            for short, full in _counters_by_short_name(now).items()
-        }
+        names = _counters_by_short_name(type(now))
+        return {short: max(0, getattr(now, full) - getattr(before, full)) for short, full in names.items()}
 
     def latency(self, name: str, process: Process) -> LatencyPercentiles | None:
         """Returns the percentiles of `total_latency` or `device_latency` in the period; None without executions."""
@@ -193,9 +191,8 @@ class RecordPeriod:
 
     def _is_one_count_of_cores(self) -> bool:
         """Whether core counters continued through the period; a restart of the simulation resets them."""
-        return (
-            self.before is not None and self.before.cores_counted_since_seconds == self.now.cores_counted_since_seconds
-        )
+        before = self.before
+        return before is not None and before.cores_counted_since_seconds == self.now.cores_counted_since_seconds
 
     def vcpu_ratios(self, process: Process) -> tuple[float | None, float | None]:
         """Returns the average number of vCPUs that a process used, in user mode and in system mode."""
@@ -204,10 +201,7 @@ class RecordPeriod:
             return process.vcpu_user_ratio, process.vcpu_system_ratio
         user = _increase(earlier.cpu_user_seconds_total, process.cpu_user_seconds_total)
         system = _increase(earlier.cpu_system_seconds_total, process.cpu_system_seconds_total)
-        return (
-            None if user is None else user / self.seconds,
-            None if system is None else system / self.seconds,
-        )
+        return None if user is None else user / self.seconds, None if system is None else system / self.seconds
 
     def vcpu_usage(self) -> tuple[VcpuUsage | None, tuple[VcpuUsage, ...], float]:
         """Returns the host's average vCPU usage, the usage of each vCPU, and the covered seconds.
@@ -222,14 +216,9 @@ class RecordPeriod:
         return host.vcpu_average, host.vcpus, self.now.interval_seconds if host.vcpu_average else 0.0
 
 
-_counter_names: dict[type, dict[str, str]] = {}
-
-
-def _counters_by_short_name(counters: ExecutionCounters | ErrorCounters) -> dict[str, str]:
-    kind = type(counters)
-    if kind not in _counter_names:
-        _counter_names[kind] = {name.removesuffix("_total"): name for name in kind.__slots__}
-    return _counter_names[kind]
+@cache
+def _counters_by_short_name(kind: type[ExecutionCounters | ErrorCounters]) -> dict[str, str]:
+    return {name.removesuffix("_total"): name for name in kind.__slots__}
 
 
 def _increase(before: float | None, now: float | None) -> float | None:

@@ -33,7 +33,6 @@ K8S = GroupKey(-2, "neuron_k8s_info")
 
 
 def group_periods(configuration: MonitorConfiguration) -> Iterator[tuple[GroupKey, float]]:
-    """Yields the metric groups of a configuration with their periods in seconds."""
     for index, selection in enumerate(configuration.runtimes):
         for group in selection.metrics:
             yield GroupKey(index, group.type), group.period_seconds
@@ -93,15 +92,11 @@ def _selected(
     selections = [index for index, selection in enumerate(configuration.runtimes) if selection.selects(process.tag)]
     if not selections:
         return None
-    chosen: dict[str, RecordPeriod] = {}
     owner: dict[str, int] = {}
     for index in selections:
         for group in configuration.runtimes[index].metrics:
             owner.setdefault(group.type, index)
-    for key in due:
-        if owner.get(key.type) == key.selection:
-            chosen[key.type] = period(key)
-    return chosen
+    return {key.type: period(key) for key in due if owner.get(key.type) == key.selection}
 
 
 def _runtime_data(
@@ -134,11 +129,9 @@ class GroupSchedule:
 
     @property
     def next_seconds(self) -> float:
-        """The time at which the next key is due."""
         return min((due.at_seconds for due in self._due.values()), default=self._idle.at_seconds)
 
     def shift(self, seconds: float) -> None:
-        """Adds `seconds` to all due times; the number may be negative."""
         for due in (*self._due.values(), self._idle):
             due.at_seconds += seconds
 
@@ -156,17 +149,6 @@ class GroupSchedule:
         return frozenset(keys - {None})
 
 
-def make_outage_record(
-    last: Snapshot, configuration: MonitorConfiguration, error: str, is_due: Callable[[GroupKey], bool]
-) -> Record:
-    """Makes a record without processes. Its groups have only `error`; its instance is that of `last`."""
-    empty = replace(last, processes=(), devices=(), host=Host())
-    record = make_record(empty, configuration, lambda _: None, is_due)
-    for group in cast(dict[str, dict[str, object]], record["system_data"]).values():
-        group["error"] = error
-    return record
-
-
 class MonitorRecorder:
     """Makes the records of one configuration. All times are on the clock of the snapshots' `taken_at_seconds`."""
 
@@ -178,7 +160,6 @@ class MonitorRecorder:
 
     @property
     def next_seconds(self) -> float:
-        """The time at which the next record is due."""
         return self._schedule.next_seconds
 
     @property
@@ -222,8 +203,15 @@ class MonitorRecorder:
         return record
 
     def make_outage(self, error: str, now_seconds: float) -> Record | None:
-        """Makes the record for a time without a snapshot; returns None before the first snapshot."""
+        """Makes the record for a time without a snapshot; returns None before the first snapshot.
+
+        The record has no processes, and its groups have only `error`. Its instance is that of the latest snapshot.
+        """
         due = self._schedule.collect_due(now_seconds)
         if self._last is None:
             return None
-        return make_outage_record(self._last, self._configuration, error, due.__contains__)
+        empty = replace(self._last, processes=(), devices=(), host=Host())
+        record = make_record(empty, self._configuration, lambda _: None, due.__contains__)
+        for group in cast(dict[str, dict[str, object]], record["system_data"]).values():
+            group["error"] = error
+        return record

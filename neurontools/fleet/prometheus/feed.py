@@ -69,7 +69,6 @@ class PrometheusFeed(FleetFeed):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Problems with the answers of Prometheus, one line each."""
         return self._notes
 
     @property
@@ -82,7 +81,7 @@ class PrometheusFeed(FleetFeed):
         return _WHOLE_SECONDS + _QUERY_SECONDS
 
     def socket_path(self, name: str) -> str | None:
-        """Returns the local socket to the daemon of a host. None unless `reached` has connected to the host."""
+        """Returns the local socket to the daemon of a host. None unless `connect_host` has connected to the host."""
         feed = self._connected_feeds.get(name)
         return None if feed is None else feed.socket_path(name)
 

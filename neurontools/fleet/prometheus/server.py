@@ -79,15 +79,9 @@ class PrometheusServer:
         except PrometheusProblem:
             self.close()
             raise
-        except TimeoutError:
-            self.close()
-            raise PrometheusUnreachable(f"no answer within {seconds:g} s") from None
-        except ssl.SSLCertVerificationError as error:
-            self.close()
-            raise PrometheusUnreachable(f"its certificate is not trusted: {error.verify_message}") from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise PrometheusUnreachable(_error_text(error)) from None
+            raise PrometheusUnreachable(_error_text(error, seconds)) from None
         return _answer(status, kind, body, size_bytes)
 
     def close(self) -> None:
@@ -157,9 +151,8 @@ class PrometheusServer:
         if self._scheme == "http":
             connection = http.client.HTTPConnection(self._host, self._port, timeout=seconds)
         else:
-            connection = http.client.HTTPSConnection(
-                self._host, self._port, timeout=seconds, context=self._access.context()
-            )
+            context = self._access.context()
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=seconds, context=context)
         connection.connect()
         return connection
 
@@ -255,7 +248,11 @@ def _number(text: object) -> float:
     return value if math.isfinite(value) else math.nan
 
 
-def _error_text(error: Exception) -> str:
+def _error_text(error: Exception, seconds: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {seconds:g} s"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, socket.gaierror):
         return "its name is not known here"
     if isinstance(error, OSError) and error.strerror:
@@ -277,7 +274,6 @@ class PrometheusAccess:
 
     @property
     def has_secrets(self) -> bool:
-        """Whether requests contain a secret."""
         return self.bearer_token_file is not None or self.basic_user is not None
 
     def headers(self) -> dict[str, str]:

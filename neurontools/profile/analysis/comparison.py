@@ -180,15 +180,9 @@ def _sum_by_function(report: RunReport) -> dict[_OperatorKey, _OperatorSum]:
 
 
 def _operator_difference(a: _OperatorSum | None, b: _OperatorSum | None, use: OperatorUse) -> OperatorDifference:
-    return OperatorDifference(
-        use.name,
-        use.engine,
-        use.place,
-        use.is_backward,
-        None if a is None else a.seconds,
-        None if b is None else b.seconds,
-        None if a is None else a.count,
-        None if b is None else b.count,
-        None if a is None else a.flops,
-        None if b is None else b.flops,
-    )
+    sums = {
+        f"{run}_{name}": None if total is None else getattr(total, name)
+        for run, total in (("a", a), ("b", b))
+        for name in ("seconds", "count", "flops")
+    }
+    return OperatorDifference(use.name, use.engine, use.place, use.is_backward, **sums)

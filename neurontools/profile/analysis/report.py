@@ -23,8 +23,6 @@ from neurontools.profile.analysis.steps import (
 )
 
 _LEAST_WAIT_RATIO = 0.1  # the median rank's share of waiting exceeds a straggler's by at least this
-
-
 _SLOWEST_STEPS = 3
 
 
@@ -92,8 +90,6 @@ def latest_run(profiles: Iterable[Profile]) -> list[Profile]:
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """The report on one worker."""
-
     profile: Profile
     steps: ColumnTable[TrainingStep]  # the steps that `split`, `times` and `slowest` cover; `steady_steps` chooses them
     split: TimeSplit
@@ -101,7 +97,7 @@ class RankReport:
     slowest: tuple[SlowStep, ...]
     first_step: SlowStep | None  # the run's first step, with the start-up, if `steps` omits it
     flops: int  # FLOPs of all executions
-    split_flops: int  # FLOPs in the time of `split`
+    split_flops: int  # FLOPs of `steps`, or of all executions without steps
     flops_per_second: float | None  # `split_flops` per second of `split`
     execution_seconds: float  # device time of all executions
     mfu_ratio: float | None  # relative to the bfloat16 peak of the worker's cores; None if unknown
@@ -109,7 +105,6 @@ class RankReport:
 
     @property
     def number(self) -> int:
-        """The rank of the worker in the run."""
         return self.profile.metadata.rank
 
     @property
@@ -130,8 +125,6 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The report on all workers of a run."""
-
     ranks: tuple[RankReport, ...]  # at least one
     split: TimeSplit  # sum over all ranks
     operators: tuple[OperatorUse, ...]  # the longest first
@@ -140,7 +133,6 @@ class RunReport:
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
-        """The profiles from which the report was built."""
         return tuple(rank.profile for rank in self.ranks)
 
     @property
@@ -150,7 +142,6 @@ class RunReport:
 
     @property
     def flops(self) -> int:
-        """The FLOPs of all executions of all ranks."""
         return sum(rank.flops for rank in self.ranks)
 
     @property
@@ -197,7 +188,7 @@ def build_report(profiles: Sequence[Profile]) -> RunReport:
 def _rank(profile: Profile) -> RankReport:
     split, steps = split_of_profile(profile), steady_steps(profile)
     flops = sum(profile.graphs[row.graph].flops * row.executions for row in profile.graph_totals)
-    steps_flops = _flops(profile, steps)
+    steps_flops = sum(steps.column("flops")) if len(steps) else flops
     return RankReport(
         profile=profile,
         steps=steps,
@@ -212,13 +203,6 @@ def _rank(profile: Profile) -> RankReport:
         mfu_ratio=_mfu_ratio(profile, steps_flops, split),
         peak=find_peak(profile),
     )
-
-
-def _flops(profile: Profile, steps: ColumnTable[TrainingStep]) -> int:
-    """Returns the FLOPs of these steps; without steps, returns the FLOPs of all executions."""
-    if len(steps):
-        return sum(steps.column("flops"))
-    return sum(profile.graphs[row.graph].flops * row.executions for row in profile.graph_totals)
 
 
 def _mfu_ratio(profile: Profile, flops: int, split: TimeSplit) -> float | None:

@@ -13,7 +13,6 @@ from neurontools.profile import ColumnTable, Engine, Profile, SpanKind, Training
 NS_PER_SECOND = 1e9
 _MOST_BEHIND = 1000  # there is no timeline if ranks are further apart than this many steps
 _PART_COLUMNS = ("compile_ns", "input_wait_ns", "transfer_ns", "compute_ns", "collective_ns")
-_TRANSFERS = (SpanKind.TO_DEVICE, SpanKind.FROM_DEVICE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,35 +51,27 @@ class TimeSplit:
 
     def parts(self) -> tuple[tuple[str, float], ...]:
         """Returns the parts with their display names, in the order of a step."""
-        return tuple(
-            zip(
-                PART_NAMES,
-                (
-                    self.input_wait_seconds,
-                    self.host_seconds,
-                    self.compile_seconds,
-                    self.transfer_seconds,
-                    self.compute_seconds,
-                    self.collective_seconds,
-                ),
-                strict=True,
-            )
-        )
+        return tuple((name, getattr(self, field)) for name, field in _PART_FIELDS.items())
 
 
-PART_NAMES = ("input wait", "host tracing", "compile", "transfer", "execute", "collectives")
+_PART_FIELDS = {
+    "input wait": "input_wait_seconds",
+    "host tracing": "host_seconds",
+    "compile": "compile_seconds",
+    "transfer": "transfer_seconds",
+    "execute": "compute_seconds",
+    "collectives": "collective_seconds",
+}
+PART_NAMES = tuple(_PART_FIELDS)
 
 
 def add_splits(splits: Iterable[TimeSplit]) -> TimeSplit:
-    """Adds time splits, part by part."""
     listed = list(splits)
     return TimeSplit(*(sum(getattr(each, field.name) for each in listed) for field in fields(TimeSplit)))
 
 
 @dataclass(frozen=True, slots=True)
 class SlowStep:
-    """A slow step with the parts of its time."""
-
     step: int
     seconds: float
     split: TimeSplit
@@ -142,11 +133,10 @@ def split_of_profile(profile: Profile) -> TimeSplit:
     )
     executed = sum(profile.graph_totals.column("total_ns"))
     total = max(0, profile.state.ended_ns - profile.metadata.began_ns)
-    transfers = sum(totals[kind] for kind in _TRANSFERS)
     parts = [
         totals[SpanKind.COMPILE],
         totals[SpanKind.INPUT_WAIT],
-        transfers,
+        totals[SpanKind.TO_DEVICE] + totals[SpanKind.FROM_DEVICE],
         executed - collectives,
         collectives + totals[SpanKind.COLLECTIVE],
     ]
@@ -154,7 +144,6 @@ def split_of_profile(profile: Profile) -> TimeSplit:
 
 
 def step_times(steps: ColumnTable[TrainingStep]) -> StepPercentiles | None:
-    """Computes the percentiles of the durations; None without steps."""
     durations = sorted(_durations(steps))
     if not durations:
         return None
@@ -169,7 +158,6 @@ def step_times(steps: ColumnTable[TrainingStep]) -> StepPercentiles | None:
 
 
 def slowest_steps(steps: ColumnTable[TrainingStep], most: int) -> tuple[SlowStep, ...]:
-    """Returns the slowest steps, the slowest first."""
     durations = _durations(steps)
     places = sorted(range(len(durations)), key=lambda place: (-durations[place], place))[:most]
     return tuple(

@@ -52,7 +52,6 @@ def write_ranks(profiles: Sequence[Profile], directory: Path) -> Path:
 
 
 def has_outputs(about: ProfileMetadata, directory: Path) -> bool:
-    """Whether the directory has the output files of a worker."""
     return any(directory.glob(f"{glob.escape(worker_name(about))}.*{_TRACE}"))
 
 

@@ -49,7 +49,6 @@ class Plane:
         self._by_name: dict[str, int] = {}
 
     def encode_stat(self, name: str, value: Stat) -> bytes:
-        """Encodes a stat of an event or its metadata."""
         number = self._stat_ids.setdefault(name, len(self._stat_ids) + 1)
         head = encode_uint(1, number)
         if isinstance(value, str):
@@ -78,7 +77,6 @@ class Plane:
         return self._by_name[name]
 
     def add_line(self, number: int, name: str, base_ns: int, events: Iterable[bytes]) -> None:
-        """Adds a line of encoded events."""
         body = bytearray(encode_uint(1, number) + encode_string(2, name) + encode_uint(3, base_ns))
         for each in events:
             body += _EVENT
