@@ -255,7 +255,7 @@ class _Lengths:
 
 
 _LENGTHS = (_Lengths(48, 72, 32, 24, 2, 4, 8), _Lengths(24, 36, 16, 12, 1, 1, 4), _Lengths(24, 28, 16, 12, 1, 0, 0))
-"""Limits to try, from large to small. With the last one, any host fits; it keeps only the number of users."""
+"""Limits to try, from large to small. The last ones fit any host, and keep only the number of users."""
 _LONGEST_USER = 32  # limit of useradd(8); the same on all hosts, because views group hosts by user
 
 
@@ -284,8 +284,8 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
         _job(job, snapshot, peak, longest, with_steps=at < longest.jobs_with_steps)
         for at, job in enumerate(found_jobs[:MOST_JOBS])
     )
-    of_told = {user for job in found_jobs[:MOST_JOBS] for user in _owners(job)}
-    further = [user for user in users if user not in of_told]
+    listed_users = {user for job in found_jobs[:MOST_JOBS] for user in _owners(job)}
+    further = [user for user in users if user not in listed_users]
     return HostSummary(
         host_name=_truncate(host_name, longest.host),
         instance_type=_truncate(instance.instance_type, longest.word),

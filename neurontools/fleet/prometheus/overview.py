@@ -20,6 +20,7 @@ from neurontools.model.jobs import JobState
 from neurontools.util.terminal import excerpt
 from neurontools.util.units import duration_text
 
+# A host is lost if its snapshot is older than both: so many seconds, and so many times the median age.
 _LATE_SECONDS, _LATE_MEDIANS = 120.0, 5.0
 _SIMULATED_ID = "i-simulated"
 _LONGEST_LABEL = 200

@@ -114,7 +114,7 @@ SAMPLE_OF = "of"
 
 SLOW_RANK, JOB_COUNT = "slow_rank", "jobs"
 JOB_STATES = tuple(JobState)
-"""The number of a job state is its index in this tuple. A lower state explains the state of the other ranks."""
+"""The number of a job state is its index in this tuple. If states of a job's hosts differ, the lowest one counts."""
 
 _RUN, _ALONE = "run_id", "instance, job_name"
 _OF_RUNS, _OF_ALONE = 'run_id!=""', 'run_id=""'
@@ -412,7 +412,7 @@ _SILENT = "max by (instance) (up) == 0"
 _LAST_SNAPSHOT_AGE = (
     f"(time() - max by (instance) (max_over_time({SNAPSHOT_TIMESTAMP}[{LOOKBACK}])) unless on (instance) {_EACH_HOST})"
 )
-# Targets that are down, in scrape jobs that scraped a neurond within SEEN_WITHIN.
+# Targets that are down, in scrape jobs that scraped a neurond within LOOKBACK.
 _NEVER = (
     f"-1 - max by (instance) (up == 0 and on (job) group by (job) (max_over_time({SNAPSHOT_TIMESTAMP}[{LOOKBACK}])))"
 )

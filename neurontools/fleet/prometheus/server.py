@@ -237,13 +237,13 @@ def _answer(status: int, kind: str, body: bytes, size_bytes: int) -> PrometheusA
 
 def _labels(found: object) -> dict[str, str]:
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise ValueError("labels that are none")
+        raise ValueError("labels that are not text")
     return found
 
 
 def _number(text: object) -> float:
     if not isinstance(text, str):
-        raise ValueError("a value that is none")
+        raise ValueError("a value that is not text")
     value = float(text)
     return value if math.isfinite(value) else math.nan
 
