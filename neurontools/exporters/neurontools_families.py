@@ -82,11 +82,7 @@ _CORES = _define(
     ("busy_seconds", MetricKind.COUNTER, "Time in executions, those still running included"),
     ("flop", MetricKind.COUNTER, "Floating point operations executed"),
     ("executions", MetricKind.COUNTER, "Finished executions, whatever their outcome"),
-    (
-        "seconds_since_last_execution",
-        MetricKind.GAUGE,
-        "Time since the latest finished execution of a held core",
-    ),
+    ("seconds_since_last_execution", MetricKind.GAUGE, "Time since the latest finished execution of a held core"),
     ("execution_in_flight_seconds", MetricKind.GAUGE, "How long the execution in flight has been running"),
     ("owner", MetricKind.INFO, "Owner of the NeuronCore"),
     ("owner_candidate", MetricKind.INFO, "Process that has the device open and may hold the NeuronCore"),
@@ -105,11 +101,7 @@ _HEALTH = _define(
     "",
     ("device_health", MetricKind.GAUGE, f"Highest severity of a finding: {_SEVERITIES}"),
     ("device_findings", MetricKind.GAUGE, "Findings on the device by kind and severity"),
-    (
-        "health",
-        MetricKind.GAUGE,
-        f"Highest severity of a finding of the host, which the label names: {_SEVERITIES}",
-    ),
+    ("health", MetricKind.GAUGE, f"Highest severity of a finding of the host, which the label names: {_SEVERITIES}"),
     ("finding_seconds", MetricKind.GAUGE, "Age of a finding; the labels have its kind, reason and action"),
     ("device_unhealthy_component", MetricKind.GAUGE, "1 for each part that the driver reports as unhealthy"),
     (
@@ -181,11 +173,7 @@ _HOST = _define(
     ("devices_foreign", MetricKind.GAUGE, "Devices of the host that are not assigned to this container"),
     ("devices", MetricKind.GAUGE, "Existing devices"),
     ("warnings", MetricKind.GAUGE, "Parts of the host that can't be read"),
-    (
-        "warning",
-        MetricKind.GAUGE,
-        "1 for each unreadable part of the host, at most eight; the label describes it",
-    ),
+    ("warning", MetricKind.GAUGE, "1 for each unreadable part of the host, at most eight; the label describes it"),
     ("snapshot_timestamp_seconds", MetricKind.GAUGE, "When the numbers were taken, Unix time"),
 )
 

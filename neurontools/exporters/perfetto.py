@@ -81,16 +81,12 @@ def _value_packet(timestamp: bytes, prefix: bytes, value: float) -> bytes:
     return _packet(timestamp + encode_bytes(_TRACK_EVENT, prefix + _double(value)))
 
 
-def _track_packet(
-    uuid: int, name: str, *, parent: int = 0, rank: int = 0, description: str = "", kind_fields: bytes = b""
-) -> bytes:
-    """Encodes the descriptor of a track; `rank` is its position in the parent, `kind_fields` are those of its kind."""
+def _track_packet(uuid: int, name: str, parent: int, rank: int, more_fields: bytes) -> bytes:
+    """Encodes the descriptor of a track; `rank` is its position in the parent, `more_fields` are encoded fields."""
     fields = encode_uint(1, uuid) + encode_string(2, name) + encode_uint(11, _EXPLICIT) + encode_uint(12, rank)
     if parent:
         fields += encode_uint(5, parent)
-    if description:
-        fields += encode_string(14, description)
-    return _packet(_OF_ONE_SEQUENCE + encode_bytes(_TRACK_DESCRIPTOR, fields + kind_fields))
+    return _packet(_OF_ONE_SEQUENCE + encode_bytes(_TRACK_DESCRIPTOR, fields + more_fields))
 
 
 def _packet(fields: bytes) -> bytes:
@@ -140,21 +136,15 @@ class TraceTracks:
         if at_unix_seconds is not None:
             self._packets.append(_clock_packet(self._at_ns, round(at_unix_seconds * _NS_PER_SECOND)))
 
-    def group(self, key: Hashable, name: str, *, parent: int = 0, rank: int = 0, description: str = "") -> int:
-        """Returns the id of a group of tracks; creates the group at its first use."""
-        uuid = self._groups.get(key)
-        if uuid is None:
-            uuid = self._groups[key] = self._new_uuid()
-            self._packets.append(_track_packet(uuid, name, parent=parent, rank=rank, description=description))
-        return uuid
+    def group(self, key: Hashable, name: str, *, parent: int = 0, rank: int = 0, more_fields: bytes = b"") -> int:
+        """Returns the id of a group of tracks; creates the group at its first use.
 
-    def process(self, key: Hashable, pid: int, name: str, command: str) -> int:
-        """Returns the id of the track of a process; creates it at its first use."""
+        `more_fields` are encoded fields of Perfetto's TrackDescriptor.
+        """
         uuid = self._groups.get(key)
         if uuid is None:
             uuid = self._groups[key] = self._new_uuid()
-            process = encode_uint(1, pid) + encode_string(2, command) + encode_string(6, name)
-            self._packets.append(_track_packet(uuid, name, kind_fields=encode_bytes(3, process)))
+            self._packets.append(_track_packet(uuid, name, parent, rank, more_fields))
         return uuid
 
     def has_counter(self, key: Hashable) -> bool:
@@ -180,9 +170,7 @@ class TraceTracks:
         if counter is None:
             uuid = self._new_uuid()
             scale = encode_uint(3, unit) if isinstance(unit, CounterUnit) else encode_string(6, unit)
-            self._packets.append(
-                _track_packet(uuid, name, parent=parent, rank=rank, kind_fields=encode_bytes(8, scale))
-            )
+            self._packets.append(_track_packet(uuid, name, parent, rank, encode_bytes(8, scale)))
             prefix = encode_uint(9, _COUNTER) + encode_uint(11, uuid) + _DOUBLE_COUNTER_VALUE
             counter = self._counters[key] = _CounterTrack(prefix)
         counter.moment = self._moment
@@ -352,9 +340,8 @@ class HostTrace:
     ) -> None:
         tracks, index = self.tracks, device.index
         simulated = " (simulated)" if snapshot.source is SourceKind.SIMULATED else ""
-        group = tracks.group(
-            ("device", index), f"Neuron device {index}{simulated}", rank=_DEVICES + index, description=device.bdf or ""
-        )
+        name, description = f"Neuron device {index}{simulated}", encode_string(14, device.bdf) if device.bdf else b""
+        group = tracks.group(("device", index), name, rank=_DEVICES + index, more_fields=description)
         for core in cores:
             self._add_core(core, processes, group)
         memory = memory_categories(sum_device_memory(core.memory for each in cores for core in each.cores))
@@ -384,9 +371,9 @@ class HostTrace:
     def _add_process(self, rank: Rank) -> None:
         process, tracks = rank.process, self.tracks
         key = ("process", process.pid, process.started_at_unix_seconds)
-        track = tracks.process(
-            key, process.pid, _script_name(process), escape_controls(process.command[:_LONGEST_COMMAND])
-        )
+        name, command = _script_name(process), escape_controls(process.command[:_LONGEST_COMMAND])
+        descriptor = encode_uint(1, process.pid) + encode_string(2, command) + encode_string(6, name)
+        track = tracks.group(key, name, more_fields=encode_bytes(3, descriptor))
         cores = ranges_text(process.neuroncore_indices)
         text = f"holds NeuronCore{'s' if len(process.neuroncore_indices) > 1 else ''} {cores}" if cores else "no cores"
         notes = {"tag": escape_controls(process.tag[:_LONGEST_TEXT])}
