@@ -447,9 +447,9 @@ def job_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: L
                 samples[name].append((of_job(*identity), value))
         samples["_state"].append((of_state(*identity, job_activity(job, snapshot).state), 1))
         for rank in job.ranks:
-            steps = rank.process.recent_steps
-            if steps is not None and rank.number is not None:
-                wait_seconds = steps.part_seconds[WAIT_PART]
+            recent = rank.process.recent_steps
+            if recent is not None and rank.number is not None:
+                wait_seconds = recent.part_seconds[WAIT_PART]
                 samples["_rank_collective_wait_seconds"].append((of_rank(*identity, rank.number), wait_seconds))
     return _families(_JOBS, samples)
 

@@ -144,7 +144,7 @@ def combine_group(group: HostGroup) -> HostState:
         further_users=(),
         user_count=None,
         job_count=_job_count(summaries),
-        **{name: sum_known(getattr(found, name) for found in summaries) for name in _COUNTS},
+        **{name: sum_known(getattr(found, name) for found in summaries) for name in _COUNTS},  # type: ignore[arg-type]
         **{name: _mean(summaries, name) for name in ("utilization_ratio", "mfu_ratio")},  # type: ignore[arg-type]
     )
     received = [state.received_at_seconds for state in live if state.received_at_seconds is not None]

@@ -233,8 +233,10 @@ def _parse_known_fields(text: bytes, kind: type[T], section: str) -> T:
     """Builds a `kind` from a JSON document, and ignores unknown fields; raises DamagedProfile for invalid ones."""
     try:
         document = json.loads(text)
-        known = {key: found for key, found in document.items() if key in kind.__slots__}
-        value = kind(**{key: tuple(found) if isinstance(found, list) else found for key, found in known.items()})
+        known: dict[str, Any] = {key: found for key, found in document.items() if key in kind.__slots__}
+        for key, found in known.items():
+            known[key] = tuple(found) if isinstance(found, list) else found
+        value = kind(**known)
         _check_types(value, kind)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedProfile(f"{section} that can't be read ({type(error).__name__})") from None
