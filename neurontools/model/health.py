@@ -242,6 +242,11 @@ class HostVerdict:
         return max((finding.severity for finding in self.findings), default=Severity.OK if self.is_healthy else None)
 
     @property
+    def severity_word(self) -> str:
+        """The severity in words: "ok", "notice", "warning", "critical" or "unknown"."""
+        return "unknown" if self.severity is None else self.severity.name.lower()
+
+    @property
     def sentence(self) -> str:
         """The first finding with its devices and action, and the number of further findings; `summary` if none."""
         if not self.findings:

@@ -168,7 +168,8 @@ class DashboardSettings:
 
     def values_to_save(self) -> dict[str, object]:
         """Returns the settings to save, without the overrides for this run."""
-        return asdict(self) | self.__dict__.get("_stored", {})
+        stored: dict[str, object] = self.__dict__.get("_stored", {})
+        return asdict(self) | stored
 
 
 def _starts_descending(key: str) -> bool:

@@ -88,12 +88,12 @@ def _verdict_lines(context: RenderContext, width: int) -> list[Line]:
         lines.append(fit(((f" {context.glyphs.good} ", "good"), ("nothing to do", "text")), width))
     shown = {verdict.device_index for verdict in verdicts}
     for finding, every in group_alike(finding for verdict in verdicts for finding in verdict.findings):
-        devices = [device for device in every if device in shown]
+        indices = [device for device in every if device in shown]
         mark = severity_mark(context.glyphs, finding.severity).replace(" ", "i")
         style = _STYLES[finding.severity]
-        head = (f" {mark:<2} ", f"{f'ND {ranges_text(devices)}':<9} ", f"{finding.severity.name.lower():<9}")
+        head = (f" {mark:<2} ", f"{f'ND {ranges_text(indices)}':<9} ", f"{finding.severity.name.lower():<9}")
         runs: list[Run] = [(text, style) for text in head]
-        is_of_more = len(devices) > len(finding.device_indices)
+        is_of_more = len(indices) > len(finding.device_indices)
         more = f" (ND {ranges_text(finding.device_indices)}; the others alike)" if is_of_more else ""
         text = clip(printable(sentence(finding, context.snapshot)) + more, width - 24, mark=True)
         lines.append(fit((*runs, (text, "text")), width))

@@ -207,16 +207,11 @@ def _raise_timeout(_number: int, _frame: "FrameType | None") -> "NoReturn":
     raise CheckTimeout
 
 
-def severity_word(verdict: "HostVerdict") -> str:
-    """Returns the severity of a verdict: "ok", "notice", "warning", "critical" or "unknown"."""
-    return "unknown" if verdict.severity is None else verdict.severity.name.lower()
-
-
 def _text_verdict(verdict: "HostVerdict") -> tuple[str, int]:
     """Formats a verdict: "critical: device 3: REASON; ACTION (and 1 more)" or "ok: all 16 devices are healthy"."""
     from neurontools.util.terminal import escape_controls
 
-    return f"{severity_word(verdict)}: {escape_controls(verdict.sentence)}", _EXIT_CODES[verdict.is_healthy]
+    return f"{verdict.severity_word}: {escape_controls(verdict.sentence)}", _EXIT_CODES[verdict.is_healthy]
 
 
 def _json_verdict(verdict: "HostVerdict") -> tuple[str, int]:

@@ -12,7 +12,6 @@ import signal
 import socket
 from dataclasses import dataclass
 
-from neurontools.cli.healthcheck.command import severity_word
 from neurontools.fleet.slurm import ScontrolMissing, run_scontrol
 from neurontools.model import health
 from neurontools.model.health import HostVerdict, Owner
@@ -48,7 +47,7 @@ def apply_verdict(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int
     name = given.get("node") or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     if not _NODE_NAME.fullmatch(name):
         raise UserError(f"{excerpt(name, 60)} is not the name of a node; give one with --node NAME", EXIT_USAGE)
-    reason = f"{severity_word(verdict)}: {escape_controls(verdict.sentence)}"
+    reason = f"{verdict.severity_word}: {escape_controls(verdict.sentence)}"
     try:
         done = _update_node(name, _read_node(name), verdict, given)
     except ScontrolMissing:

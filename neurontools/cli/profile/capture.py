@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from neurontools.cli.daemon.connection import ask_first_daemon
-from neurontools.cli.profile import command
 from neurontools.client.daemon_client import Client
 from neurontools.profile import Profile, read_profile
 from neurontools.profile.chunks import SUFFIX
@@ -64,14 +63,15 @@ class _IncomingProfile:
         return bool(part)
 
 
-def capture(given: dict[str, str]) -> int:
+def capture(given: dict[str, str], pids: Sequence[int], seconds: float, steps: int | None) -> int:
+    """Profiles the processes `pids`, else those of --job, for at most `steps` steps. Returns the exit code."""
     named = socket_path.configured_socket(given.get("socket"), os.environ)
     at = named or ask_first_daemon(_check_daemon, os.environ) or socket_path.candidate_sockets(os.environ)[0]
-    pids = command.requested_pids(given) or _pids_of_job(at, given["job"])
+    pids = pids or _pids_of_job(at, given["job"])
     run = run_name(time.time_ns())
     directory = Path(given.get("output") or f"neuron-profile-{run}")
     with ExitStack() as stack:
-        arriving = _start_captures(at, pids, directory, given, stack)
+        arriving = _start_captures(at, pids, directory, seconds, steps, stack)
         _receive_profiles(arriving, directory)
         return _finish_captures(arriving, directory, run)
 
@@ -100,7 +100,7 @@ def _pids_of_job(at: str, job_text: str) -> list[int]:
 
 
 def _start_captures(
-    at: str, pids: Sequence[int], directory: Path, given: dict[str, str], stack: ExitStack
+    at: str, pids: Sequence[int], directory: Path, seconds: float, steps: int | None, stack: ExitStack
 ) -> list[_IncomingProfile]:
     """Creates the temporary files, then starts the captures. Raises UserError if a capture fails to start."""
     arriving = []
@@ -117,7 +117,6 @@ def _start_captures(
             drafts.append((draft, file))
     except OSError as error:
         raise _write_error(directory, error) from None
-    steps, seconds = command.requested_steps(given), command.requested_seconds(given)
     for pid, (draft, file) in zip(pids, drafts, strict=True):
         requested = stack.enter_context(RequestedProfile.request(at, pid, seconds, steps))
         arriving.append(_IncomingProfile(requested, draft, file))

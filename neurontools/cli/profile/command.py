@@ -302,7 +302,7 @@ def _run_profile(arguments: list[str]) -> int:
     if action == "capture":
         from neurontools.cli.profile.capture import capture
 
-        return capture(given)
+        return capture(given, requested_pids(given), requested_seconds(given), requested_steps(given))
     if action == "serve":
         run_viewer(paths[0], viewer_port(given))
     if action == "report":

@@ -55,7 +55,7 @@ class GridRow:
 
 
 def grid_layout(count: int, cores_per_device: int, width: int, height: int) -> GridLayout:
-    """Returns the layout with the widest cores that shows `count` entries in `height` lines; the narrowest if none does."""
+    """Returns the layout with the widest cores for `count` entries in `height` lines; the narrowest if none fits."""
     best = GridLayout(1, 1, 0, count)
     for across in range(1, max(1, count) + 1):
         column_cells = width // across

@@ -136,11 +136,11 @@ class ZeroRedundancyOptimizer(Optimizer):
         """Returns the 2-norm of the gradients of all shards. Raises ValueError for another `norm_type`."""
         if norm_type != 2.0:
             raise ValueError(f"norm_type={norm_type}: only the 2-norm is there")
-        squares = torch.zeros((), dtype=self.optimizer_dtype, device=self.device)
+        own_squares = torch.zeros((), dtype=self.optimizer_dtype, device=self.device)
         for whole, part in self._pairs():
             if part.grad is not None and self._counts(whole):
-                squares = squares + (part.grad * part.grad).sum()
-        squares = xm.all_reduce(xm.REDUCE_SUM, squares, groups=self.sharding_groups)
+                own_squares = own_squares + (part.grad * part.grad).sum()
+        squares: Tensor = xm.all_reduce(xm.REDUCE_SUM, own_squares, groups=self.sharding_groups)
         if self.grad_norm_groups is not None:
             squares = xm.all_reduce(xm.REDUCE_SUM, squares, groups=self.grad_norm_groups)
         return squares.sqrt()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -128,8 +129,12 @@ def replace_with_gathered(module: Module, found: dict[str, GatheredParameter]) -
     members: dict[str, Any] = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     for name, parameter in found.items():
         module._parameters.pop(name)
-        members[name] = property(lambda _module, parameter=parameter: parameter.value)
+        members[name] = property(partial(_gathered_value, parameter))
     module.__class__ = type(kind.__name__, (kind,), members)
+
+
+def _gathered_value(parameter: GatheredParameter, _module: Module) -> Tensor:
+    return parameter.value
 
 
 class _SavedView:
