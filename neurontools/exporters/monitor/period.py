@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 
 from neurontools.model import (
     CoreWork,
@@ -216,7 +215,6 @@ class RecordPeriod:
         return host.vcpu_average, host.vcpus, self.now.interval_seconds if host.vcpu_average else 0.0
 
 
-@cache
 def _counters_by_short_name(kind: type[ExecutionCounters | ErrorCounters]) -> dict[str, str]:
     return {name.removesuffix("_total"): name for name in kind.__slots__}
 
