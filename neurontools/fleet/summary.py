@@ -135,6 +135,12 @@ class HostSummary:
             raise ValueError("it has an invalid severity")
 
     @property
+    def unknown_neuroncore_count(self) -> int:
+        """The number of cores that are neither known to be held nor known to be free."""
+        counted = (self.held_neuroncore_count or 0) + (self.free_neuroncore_count or 0)
+        return max(0, (self.neuroncore_count or 0) - counted)
+
+    @property
     def steps_per_second(self) -> float | None:
         """Steps per second of the largest job that reports them."""
         return next((job.steps_per_second for job in self.jobs if job.steps_per_second is not None), None)

@@ -98,7 +98,7 @@ def test_all_of_a_host() -> None:
     assert (state.place.text, state.clock_ahead_seconds, state.severity) == ("ssh:one", 3600.0, Severity.CRITICAL)
     assert (found.source, found.utilization_ratio, found.mfu_ratio) == (SourceKind.SIMULATED, 0.5, 0.25)
     assert {name: getattr(found, name) for name in counts} == counts
-    assert state.steps_per_second == 2.5
+    assert (found.unknown_neuroncore_count, state.steps_per_second) == (0, 2.5)
     assert [finding.severity for finding in found.findings] == [Severity.CRITICAL, Severity.WARNING]
     assert found.findings[0].device_indices == (1, 3, 4)
     assert "\x1b" not in found.findings[0].reason

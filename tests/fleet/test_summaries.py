@@ -60,6 +60,7 @@ def test_a_host_at_work_with_something_wrong() -> None:
     assert summary.severity >= Severity.WARNING
     assert summary.findings[0].severity == summary.severity
     assert summary.held_neuroncore_count == summary.busy_neuroncore_count == 32
+    assert summary.unknown_neuroncore_count == 0
     ratios = [core.utilization_ratio for core in snapshot.cores if core.utilization_ratio is not None]
     assert summary.utilization_ratio == pytest.approx(sum(ratios) / 32)
     (job,) = summary.jobs
