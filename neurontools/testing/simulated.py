@@ -220,7 +220,7 @@ class SimulatedFleet:
         self._flags += [f"--metrics-from={metrics_from}"] if metrics_from is not None else []
         self._child: subprocess.Popen[bytes] | None = None
         self._stderr: IO[bytes] | None = None
-        self._lifeline = -1  # the kernel closes this pipe when this process ends, which ends the fleet
+        self._resources = ExitStack()
         self.directory = ""
 
     @property
@@ -261,19 +261,17 @@ class SimulatedFleet:
     def __exit__(self, *_: object) -> None:
         if self._child is not None:
             end_child(self._child, _FLEET_STOP_SECONDS)
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-        if self._stderr is not None:
-            self._stderr.close()
-            self._stderr = None
+        self._resources.close()
+        self._stderr = None
 
     def _start(self) -> None:
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the command runs
+        self._stderr = self._resources.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         with ExitStack() as stack:
             readable, writable = os.pipe()
             stack.callback(os.close, readable)
-            lifeline_fd, self._lifeline = os.pipe()
+            # The kernel closes this pipe when this process ends, which ends the fleet.
+            lifeline_fd, lifeline_end_fd = os.pipe()
+            self._resources.callback(os.close, lifeline_end_fd)
             try:
                 self._child = subprocess.Popen(
                     [

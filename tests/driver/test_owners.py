@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -100,7 +101,7 @@ def _process(proc: Path, pid: int, *targets: str) -> Path:
 def test_links_of_descriptors(tmp_path: Path) -> None:
     _process(tmp_path, 1, "/dev/null", "/dev/neuron0")
     _process(tmp_path, 2, "/dev/neuron1 (deleted)", "/dev/neuron1", "/dev/neuron0")
-    _process(tmp_path, 3, "/dev/neuron9", "/dev/neuronx", "/dev/neuron", "/tmp/neuron0.txt", "/dev/neuron00000", "loop")
+    _process(tmp_path, 3, "/dev/neuron9", "/dev/neuronx", "/dev/neuron", "/tmp/neuron0.txt", "/dev/neuron0000", "loop")
     (tmp_path / "self").symlink_to("1")
     roots = Roots(proc=str(tmp_path), dev=str(tmp_path))
     assert scan_device_owners(roots, _directories("505:0", "505:1")) == (
@@ -161,9 +162,7 @@ def test_all_are_found_in_a_whole_round(tmp_path: Path) -> None:
     tracker.refresh(whole=True)
     assert tracker.owners == [OpenDevices(100, (1,)), OpenDevices(200, (1,))]
     assert tracker.warnings == ()
-    (tmp_path / "100/fd/0").unlink()
-    (tmp_path / "100/fd").rmdir()
-    (tmp_path / "100").rmdir()
+    shutil.rmtree(tmp_path / "100")
     tracker.refresh()
     assert tracker.owners == [OpenDevices(200, (1,))], "one that ends is gone at once"
 

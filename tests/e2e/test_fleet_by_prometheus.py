@@ -45,6 +45,7 @@ def told(server: Prometheus, count: int = 3, *, rules: bool = True) -> tuple[Hos
             assert feed.wait_settled(HANG_SECONDS)
             states = feed.states
             assert feed.query_count <= 10
+            assert feed.answered_bytes > 0 or not states
             whole = sum(state.summary is not None and bool(state.summary.devices) for state in states)
             return states if whole == count and feed.is_recorded is rules else None
 

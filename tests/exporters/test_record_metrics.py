@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
+from copy import deepcopy
 from typing import Any
 
 import pytest
 
 from neurontools.exporters.exposition import encode_text
 from neurontools.exporters.monitor.configuration import MonitorConfiguration
-from neurontools.exporters.monitor.recorder import make_record as record_of
+from neurontools.exporters.monitor.recorder import make_record
 from neurontools.exporters.record_metrics import RecordMetrics
 from tests.harness.scenario_host import ScenarioHost
 
-MADE = record_of(ScenarioHost("trn1.2xlarge", "ecc-burst").at(10), MonitorConfiguration.default(), lambda _: None)
+MADE: Any = make_record(
+    ScenarioHost("trn1.2xlarge", "ecc-burst").at(10), MonitorConfiguration.default(), lambda _: None
+)
 ODD: list[Any] = ["9", [1], {"a": 1}, 10**400, float("nan"), float("-inf"), True, 1e300]
-
-
-def make_record() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(json.dumps(MADE))
-    return document
 
 
 def samples(metrics: RecordMetrics) -> dict[str, str]:
@@ -45,8 +42,10 @@ def put(document: Any, path: tuple[str | int, ...], value: Any) -> Any:
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: repr(odd)[:12])
 def test_an_odd_value_is_left_out_and_counted_and_the_rest_stays(odd: Any) -> None:
     sane, metrics = RecordMetrics(lambda: 0.0), RecordMetrics(lambda: 0.0)
-    sane.add_record(make_record())
-    document = make_record()
+    sane.add_record(MADE)
+    vcpu_ratios = [value for name, value in samples(sane).items() if name.startswith("system_vcpu_usage_ratio")]
+    assert vcpu_ratios == ["0.25", "0.1874"], "of the user and of the system"
+    document = deepcopy(MADE)
     document["system_data"]["memory_info"]["memory_used_bytes"] = odd
     (problem,) = metrics.add_record(document)
     assert problem.description == "impossible values of memory_used_bytes are left out"
@@ -56,11 +55,10 @@ def test_an_odd_value_is_left_out_and_counted_and_the_rest_stays(odd: Any) -> No
 
 
 def test_whatever_stands_anywhere_the_metrics_can_be_written() -> None:
-    some = make_record()
-    everywhere = places(some)
+    everywhere = places(MADE)
     assert len(everywhere) > 200
     for number, path in enumerate(everywhere):
-        document = json.loads(json.dumps(some))
+        document = deepcopy(MADE)
         put(document, path, ODD[number % len(ODD)])
         metrics = RecordMetrics(lambda: 0.0)
         if path == ("instance_info",):

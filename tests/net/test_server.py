@@ -170,6 +170,9 @@ def test_half_a_request_gets_a_few_seconds(serve: Serve) -> None:
         return False
 
     wait_until(is_ended_behind_a_whole_one)
+    with served.connect() as drips, suppress(ConnectionError):
+        drips.sendall(HELLO[:-2])
+        wait_until(lambda: drips.send(b"X") and is_closed(drips))
 
 
 def test_half_sent_requests_of_a_crowd_lock_nobody_out(serve: Serve) -> None:

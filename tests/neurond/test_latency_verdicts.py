@@ -108,6 +108,14 @@ def test_one_noisy_period_is_no_finding(before_seconds: int) -> None:
     assert not any(host.found)
 
 
+@pytest.mark.parametrize(("fast_before_seconds", "is_found"), [(0, False), (1, True)])
+def test_twenty_executions_before_the_rise_are_enough(fast_before_seconds: int, is_found: bool) -> None:
+    host = Watched(fast_before_seconds)
+    host.execute(1, FAST_SECONDS)
+    host.execute(100, SLOW_SECONDS)
+    assert any(host.found) is is_found
+
+
 def test_a_finding_stays_until_latencies_are_clearly_better_for_a_while() -> None:
     host = Watched(3200)
     host.execute(400, FAST_SECONDS)

@@ -94,7 +94,7 @@ def test_a_process_that_died_keeps_its_last_facts_until_it_is_forgotten(child: C
     table.refresh([])
     assert table.facts(child.pid) == ProcessFacts()
     table.refresh([])
-    assert table.last_facts(child.pid) == ProcessFacts()
+    assert table.last_facts(child.pid) == ProcessFacts(command="")
     unseen = ProcessTable()
     for _ in range(2):
         assert unseen.facts(child.pid) == ProcessFacts(), "it died before it was seen"

@@ -403,7 +403,8 @@ def test_a_daemon_whose_terminal_goes_away_ends(socket_directory: Path) -> None:
             while b"serving" not in said:
                 said += os.read(ours, 4096)
             wait_until(lambda: Path(f"{path}.attach").exists())
-        finally:
             os.close(ours)
-        assert process.wait(HANG_SECONDS) == 0
+            assert process.wait(HANG_SECONDS) == 0
+        finally:
+            process.kill()
     assert not path.exists()

@@ -26,14 +26,16 @@ def recording(tmp_path: Path) -> Path:
 def test_the_end_of_a_recording_is_gone_to_as_it_is_loaded(recording: Path) -> None:
     feed = ReplayFeed(str(recording))
     dashboard = Dashboard(feed, DashboardSettings(), UNICODE)
-    go_on = threading.Event()
+    is_notified, go_on = threading.Event(), threading.Event()
 
     def stop_reading() -> None:
+        is_notified.set()
         go_on.wait(HANG_SECONDS)
 
-    feed.start(stop_reading)  # after the first moment
+    feed.start(stop_reading)
     try:
-        wait_until(lambda: feed.drain() > 0)
+        assert is_notified.wait(HANG_SECONDS)
+        assert feed.drain() == 1, "the first moment is shown at once"
         dashboard.time.advance()
         assert ", loading, " in press(dashboard).splitlines()[0]
         assert " % so far; the view follows its end" in press(dashboard, "L").splitlines()[-1]
