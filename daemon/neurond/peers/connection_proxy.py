@@ -117,7 +117,7 @@ class ConnectionProxy:
 
 _MOST_CLOSING = 32
 _TIME_TO_READ_SECONDS = 1.0
-# The last stream ID is the highest possible one, because grpcio retries calls with higher IDs immediately, forever.
+# GOAWAY names the highest possible stream ID: grpcio would retry calls with higher IDs immediately, forever.
 _refuse = partial(send_goaway, last_stream_id=MAX_STREAM_ID, error_code=ENHANCE_YOUR_CALM)
 
 
@@ -125,7 +125,7 @@ class GoawaySender:
     """Sends GOAWAY to refused clients and closes them a second later. Belongs to the event loop's thread."""
 
     def __init__(self) -> None:
-        self._refused: deque[tuple[float, socket.socket]] = deque()  # (time to close, connection)
+        self._refused: deque[tuple[float, socket.socket]] = deque()  # refused connections, and when to close each
         self._closing: asyncio.TimerHandle | None = None
 
     def refuse(self, connection: socket.socket, reason: str) -> None:

@@ -16,8 +16,8 @@ from neurontools.net.tls import Role
 
 _MOST_CONNECTIONS = 1024
 _MOST_ATTACHMENTS = 4096
-_FILES_PER_CONNECTION = 3  # descriptors of the client's socket, and of both ends of the socket to the server
-_FILES_PER_ATTACHMENT = 2  # descriptors of the process's socket, and its pidfd
+_FILES_PER_CONNECTION = 3  # file descriptors of a client's socket, and of both ends of the socket to the server
+_FILES_PER_ATTACHMENT = 2  # file descriptors of a process's socket and its pidfd
 
 
 class ResourceKind(Enum):
@@ -33,8 +33,8 @@ class ResourceKind(Enum):
 class ResourceLimit:
     """How many of a resource may be open at the same time: per process, per user and in total."""
 
-    by_process: int  # for network clients, the limit of each address
-    by_user: int  # for network clients, the limit of each certificate name
+    by_process: int  # limit of one process; for network clients, of one address
+    by_user: int  # limit of one user; for network clients, of one certificate name
     together: int
 
 
@@ -89,7 +89,7 @@ def _split_limit(together: int, by_process: int) -> ResourceLimit:
     return ResourceLimit(min(by_process, max(together // 4, 1)), max(together // 2, 1), max(together, 1))
 
 
-_SWEEP_EVERY = 256  # new accounts between two removals of the accounts of idle peers
+_SWEEP_EVERY = 256  # least number of new accounts before the accounts of idle peers are removed again
 
 
 class Peer(Protocol):
@@ -97,7 +97,7 @@ class Peer(Protocol):
 
     @property
     def accounts(self) -> tuple[tuple[str, Hashable] | None, tuple[str, Hashable]]:
-        """(kind, key) of the peer's process or address (None: unknown), and of its user or certificate name."""
+        """(kind, key) of two accounts: of the process or address (None: unknown), and of the user or certificate."""
 
     @property
     def role(self) -> Role:
@@ -121,7 +121,7 @@ class _Account:
         self.at_seconds = now_seconds
 
     def spend(self, work: float, now_seconds: float) -> float:
-        """Takes `work` tokens from the bucket. The debt is at most one burst. Returns the seconds to wait."""
+        """Takes `work` tokens from the bucket, even into a debt of at most one burst. Returns the seconds to wait."""
         self.left = min(self.pace.burst, self.left + (now_seconds - self.at_seconds) * self.pace.per_second)
         self.left = max(self.left - work, -self.pace.burst)
         self.at_seconds = now_seconds
@@ -218,7 +218,7 @@ class PeerCredentials:
 
     @property
     def role(self) -> Role:
-        """Always full, because the mode of the socket already limits who may connect."""
+        """The role is always the full one, because the mode of the socket already limits who may connect."""
         return Role.FULL
 
     @property

@@ -158,7 +158,8 @@ class _Refused(Exception):
 class _Attached:
     """The connection of one attached process, with its lease. The constructor raises _Refused if it may not attach.
 
-    `on_end` is called after the connection has ended, with whether the process held cores. It has to close `pidfd`.
+    `on_end` is called after the connection has ended, with whether the process held cores; `on_end` has to close
+    `pidfd`.
     """
 
     def __init__(
@@ -284,7 +285,7 @@ def _refuse(connection: socket.socket, reason: str) -> None:
         connection.send(f"error: {reason}\n".encode())
 
 
-# Delays before checks of the exit status, because a process closes its connection before it ends.
+# Pauses between checks of the exit status: a process closes its connection some time before it ends.
 _CHECK_AFTER_SECONDS = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
 
 

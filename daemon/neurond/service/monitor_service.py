@@ -167,7 +167,7 @@ def _device_list(request: neuron_pb2.RenderDeviceListRequest, snapshot: Snapshot
 async def _check_devices(request: neuron_pb2.RenderDeviceListRequest, snapshot: Snapshot, context: Context) -> None:
     if len(request.device_indices) > MAX_DEVICE_INDICES:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"more than {MAX_DEVICE_INDICES} device_indices")
-    present = [device.index for device in snapshot.devices]  # may have gaps, because a real device may have vanished
+    present = [device.index for device in snapshot.devices]  # indices may have gaps: a real device may have vanished
     for index in request.device_indices:
         if index not in present:
             has = f"{snapshot.instance.instance_type} has {devices_text(present)}"

@@ -128,8 +128,9 @@ class _LocalOnlyServices(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(refuse)
 
 
-HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS = 256, 64  # most handshakes in progress or waiting: of all clients, of one
-HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE = 100.0, 100  # each handshake costs the daemon a millisecond or two
+# Most handshakes in progress or waiting: of all clients together, and of one address.
+HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS = 256, 64
+HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE = 100.0, 100  # limited: each handshake costs the daemon a millisecond or two
 HANDSHAKE_SECONDS = 10.0
 _RENEW_SECONDS = 1.0
 _DEAD_MILLISECONDS = 60_000  # a client that acknowledges no data for this long is disconnected

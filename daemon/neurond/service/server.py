@@ -83,7 +83,7 @@ class OpenCalls(Generic[P]):
             self._streams.discard(task)
 
     async def end(self, patience_seconds: float) -> None:
-        """Refuses new calls and aborts all streaming calls. Waits at most `patience_seconds` until these have ended."""
+        """Refuses new calls and aborts all streaming calls. Waits at most `patience_seconds` for the streams to end."""
         self._is_ending = True
         streams = set(self._streams)
         for stream in streams:

@@ -23,10 +23,9 @@ _PRIVATE_DIRECTORY, _SHARED_DIRECTORY = 0o700, 0o750
 class SocketFiles:
     """The API socket, the attach socket beside it, and the lock file.
 
-    The gRPC server listens at `inner_path`. The connection proxy opens that socket and removes its file.
-    The gRPC server of the API over TLS listens at `network_path`.
-
-    The sockets have mode 0600, or 0660 with a group. A new directory gets mode 0700, or 0750 with a group.
+    The local gRPC server listens at `inner_path`; the connection proxy opens that socket and removes its file. The gRPC
+    server of the API over TLS listens at `network_path`. The sockets have mode 0600, or 0660 with a group. If the
+    daemon creates the directory of the sockets, it gets mode 0700, or 0750 with a group.
     """
 
     def __init__(self, path: str, group: str | None = None) -> None:
