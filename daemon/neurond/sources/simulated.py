@@ -329,7 +329,7 @@ class SimulatedRank:
 STEP_SECONDS = 0.25
 _LATENCY_SECONDS = 0.05
 
-Step = Callable[[SimulatedRank, float], None]  # arguments: rank, seconds since the start of the load
+Step = Callable[[SimulatedRank, float], None]  # arguments: a rank, and the seconds since the start of the load
 
 
 @dataclass(frozen=True, slots=True)

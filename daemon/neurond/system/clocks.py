@@ -93,7 +93,7 @@ def ended_by_wall_clock(ended: EndedProcess, moved_seconds: float) -> EndedProce
 
 
 def _moved(one: Timed, moved_seconds: float, *names: str) -> Timed:
-    """Adds `moved_seconds` to the fields `names`, at least to 0. Unknown times stay None."""
+    """Returns a copy with `moved_seconds` added to the times `names`. A negative sum becomes 0; None stays None."""
     times: dict[str, Any] = {
         name: max(0.0, value + moved_seconds) for name in names if (value := getattr(one, name)) is not None
     }

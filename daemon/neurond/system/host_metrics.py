@@ -91,11 +91,11 @@ def _swap() -> dict[str, int]:
 
 RDMA_READ_SECONDS = 5.0
 _MOST_PORTS = 64
-_SEARCH_SECONDS = 60.0  # interval of the search for RDMA devices on a host without any
+_SEARCH_SECONDS = 60.0  # seconds between searches for RDMA devices on a host that has none
 _STALE_SECONDS = 3 * RDMA_READ_SECONDS
 _MAX_NAME_CHARACTERS = 64
 
-# Fields of RdmaPort. Each field is the sum of these files of the EFA driver, below hw_counters.
+# Files of the EFA driver, below hw_counters, whose sum is each field of RdmaPort, by field name.
 _COUNTERS = {
     "received_bytes_total": ("rx_bytes",),
     "sent_bytes_total": ("tx_bytes",),
@@ -201,7 +201,7 @@ def _count(path: str) -> int | None:
 
 
 def _state(text: str | None) -> str | None:
-    """Returns the state of a port without its number: ACTIVE from "4: ACTIVE"."""
+    """Returns the name of a port's state without its number, such as "ACTIVE" for "4: ACTIVE"."""
     word = (text or "").rpartition(":")[2].strip()
     return word[:_MAX_NAME_CHARACTERS] or None
 
@@ -210,10 +210,10 @@ TRAFFIC_READ_SECONDS = 5.0
 MOST_SHOWN = 32
 _MAX_BYTES = 2**20
 _SECTOR_BYTES = 512  # sectors in /proc/diskstats have this size on every disk
-_READS_BETWEEN_SCANS = 15  # reads until a scan for changed hardware; a changed number of lines starts it at once
-_MOST = 2**54  # largest valid count of sectors: their bytes fit the protobuf field
+_READS_BETWEEN_SCANS = 15  # reads between two scans for changed hardware; a changed number of lines causes a scan
+_MOST = 2**54  # largest accepted number of sectors, so that their bytes fit the protobuf field
 
-_Pair = tuple[int, int]  # counters in bytes: received and sent, or read and written
+_Pair = tuple[int, int]  # byte counters: received and sent, or read and written
 _Rates = tuple[float | None, float | None]
 _Parse = Callable[[list[bytes], frozenset[bytes] | None], dict[bytes, _Pair]]
 
@@ -230,7 +230,7 @@ class TrafficReader:
         self._latest: tuple[tuple[NetworkInterface, ...], tuple[Disk, ...]] = ((), ())
 
     def read(self, now_seconds: float) -> tuple[tuple[NetworkInterface, ...], tuple[Disk, ...]]:
-        """Returns interfaces and disks; () for a missing file. Raises OSError if a file is unreadable."""
+        """Returns network interfaces and disks; () if the file is missing. Raises OSError if a file is unreadable."""
         seconds = now_seconds - self._read_at_seconds
         # The factor 0.9 tolerates a tick that comes a little early.
         if seconds < 0.9 * TRAFFIC_READ_SECONDS:
@@ -246,7 +246,7 @@ class TrafficReader:
 
 
 class _CounterFile:
-    """Reads one counter file. Leaves out names without hardware: bridges and partitions would count twice."""
+    """Reads the counters of a file. Omits bridges and partitions, because their traffic would count twice."""
 
     def __init__(self, paths: tuple[str, ...], directory: str, *, is_all_without: bool) -> None:
         self._paths = paths

@@ -89,7 +89,7 @@ class KernelLogReader:
             self._has_warned = True
 
     def _device_lines(self) -> list[bytes]:
-        """Returns the first line of each new record of /dev/kmsg; further lines of a record are variables."""
+        """Returns the first line of each new record of /dev/kmsg. The further lines of a record are variables."""
         lines: list[bytes] = []
         while len(lines) < _MOST_RECORDS:
             try:

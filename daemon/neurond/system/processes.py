@@ -181,9 +181,9 @@ def _may_trace() -> bool:
     return False
 
 
-_READS = 3  # number of reads of each job: a new process may still change its process group
+_READS = 3  # times that the job of a process is read: a new process may still change its process group
 _BOOT_ID = "sys/kernel/random/boot_id"
-_HOST_UID_MAP = b"0 0 4294967295"  # uid_map of a process in the host's user namespace
+_HOST_UID_MAP = b"0 0 4294967295"  # the uid_map file of a process in the host's user namespace
 
 
 class JobReader:
@@ -329,7 +329,7 @@ def _run(environment: Mapping[bytes, bytes], boot_id: str) -> tuple[tuple[str, .
 
 
 def _place(store: str, boot_id: str) -> str:
-    """Returns the boot ID if the store has a loopback address, which is unique only on one host; else ""."""
+    """Returns the boot ID if the rendezvous store has a loopback address, which is unique only on one host; else ""."""
     return boot_id if store.lower().startswith(_LOOPBACK) else ""
 
 

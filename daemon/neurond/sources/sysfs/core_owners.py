@@ -33,7 +33,7 @@ from neurontools.model import (
     sum_host_memory,
 )
 
-# Fields of ExecutionCounters and ErrorCounters. Each field is the sum of these driver counters.
+# Names of the driver counters whose sum is each field of ExecutionCounters and ErrorCounters, by field name.
 _OUTCOMES: dict[str, tuple[str, ...]] = {
     "completed_total": ("success_total",),
     "completed_with_err_total": ("execute_completed_with_error_total",),
@@ -169,7 +169,7 @@ def _sum(counters: StatusCounters, names: tuple[str, ...]) -> int:
     return sum(getattr(counters, name) or 0 for name in names)
 
 
-# A process may load the runtime after it opened a device, so reread the process in this many refreshes.
+# A process may load the runtime after it opened a device, so its first refreshes reread it, up to this number.
 _UNDECIDED_ROUNDS = 30
 
 

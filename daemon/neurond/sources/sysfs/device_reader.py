@@ -42,8 +42,8 @@ from neurontools.util.terminal import excerpt
 _WRAPPED = 2**63
 _MAX_SHOWN_CHARACTERS = 40
 _MAX_COMPONENTS = 16
-# A read that finds unchanged counters keeps their earlier measuring time for this long, because the driver updates
-# counters at intervals. Otherwise a busy core could look idle in one interval and twice as busy in the next.
+# The driver updates counters at intervals. So unchanged counters keep their earlier measuring time for this long.
+# Otherwise a busy core could look idle in one interval and twice as busy in the next.
 _PATIENCE_SECONDS = 2.0
 
 _MEMORY_COUNT = len(DEVICE_MEMORY_CATEGORIES)
@@ -99,7 +99,7 @@ class CoreReading:
 
 
 class DeviceReader:
-    """Reads one device. `cores` are its physical cores in logical order, `places` the locations of its files."""
+    """Reads one device. `cores` are its physical cores in logical order. `places` locates its counter files."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class DeviceReader:
     def _measured_at(
         self, position: int, before: tuple[tuple[int | None, ...], CoreReading], now: tuple[int | None, ...], at: float
     ) -> float:
-        """Returns the measuring time of the counters: the previous time if they stopped growing less than 2 s ago."""
+        """Returns the measuring time. Unchanged counters keep the previous time if they changed less than 2 s ago."""
         if before[0][_STATUS_END:] != now[_STATUS_END:]:
             self._moved_at[position] = at
             return at
@@ -246,9 +246,9 @@ def parsed_power(text: str | None) -> PowerUtilization | None:
 
 
 MAX_BYTES = 64
-# File descriptors that counter files leave free for sockets, clients and other uses.
+# Number of file descriptors that counter files leave free for sockets, clients and other uses.
 _RESERVED_DESCRIPTORS = 512
-# Calls of `read` that skip a missing file before the next attempt to open it.
+# Number of calls of `read` that skip a missing file before the next attempt to open it.
 _RETRY_READS = 16
 
 _CLOSED, _OPENED_PER_READ = -1, -2
@@ -443,9 +443,9 @@ class GilYield:
             self._since = time.perf_counter()
 
 
-_NEWEST = (10**6,)  # version that stands for an unknown driver, where any known file may exist
+_NEWEST = (10**6,)  # highest version; stands for an unknown driver, where any known file may exist
 _MAX_PATH_CHARACTERS = 120
-# Refreshes between searches for missing files: the interval doubles after each search.
+# First and highest number of refreshes between two searches for missing files. The number doubles after each search.
 _FIRST_ROUNDS, _LONGEST_ROUNDS = 16, 1024
 
 _log = logging.getLogger(__name__)

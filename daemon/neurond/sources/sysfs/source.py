@@ -28,7 +28,7 @@ from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind
 from neurontools.util.errors import UserError
 
 _MAX_WARNINGS = 24
-_INVENTORY_ROUNDS = 16  # refreshes until constant facts are read again, if reading them gave warnings
+_INVENTORY_ROUNDS = 16  # refreshes between two readings of constant facts, if the last reading gave warnings
 _FILES_PER_CORE, _FILES_PER_DEVICE = 40, 16
 
 
@@ -182,7 +182,7 @@ class SysfsSource:
         self._processes.use_devices(self._inventory.directories)
 
     def _is_shared_anew(self, present: list[DeviceDirectory]) -> bool:
-        """Whether the number of devices that this container may not use, or the devices without a file, changed."""
+        """Whether the devices without a file, or the number of devices that this container may not use, changed."""
         share = DeviceShare(self._roots, present)
         current = self.instance.foreign_device_count, set(self.instance.fileless_device_indices)
         return (share.foreign_count, share.fileless) != current
@@ -366,9 +366,9 @@ def _request(url: str, headers: dict[str, str], method: str = "GET") -> str:
 
 UNITS_PER_SECOND = {"us": 1e6, "ns": 1e9, "ps": 1e12}
 _HIGHEST_RATIO = 1.05  # clocks jitter
-_MAX_RATIO = 2.5  # a higher busy ratio is not reported: it may include work of the previous interval
-_DISPROVING_RATIO = 10.0  # a higher busy ratio in two consecutive intervals disproves the unit
-_WINDOW_SECONDS, _WINDOW_RATIO = 30.0, 1.1  # a higher busy ratio over this time disproves the unit: bursts average out
+_MAX_RATIO = 2.5  # above this busy ratio, the counter may include work of the previous interval
+_DISPROVING_RATIO = 10.0  # a higher busy ratio in two consecutive intervals shows that the time unit is wrong
+_WINDOW_SECONDS, _WINDOW_RATIO = 30.0, 1.1  # a higher busy ratio over this time shows that the unit is wrong
 _UNIT_NAMES = {"us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
 
 
@@ -397,8 +397,8 @@ class TimeInUse:
         if raw is None:
             return None
         if grown is not None and state.is_steady:
-            # Old drivers update counters only at process exit. If a counter grows in two intervals without a change of
-            # owners, this driver updates it during executions.
+            # Old drivers update counters only at process exit.
+            # If a counter grows in two intervals with the same owners, this driver updates it during executions.
             state.growing = state.growing + 1 if grown > 0 and is_attached else 0
             if state.growing >= 2:
                 self.is_live = True
@@ -450,10 +450,10 @@ class TimeInUse:
 
 
 class _Core:
-    """The latest counter of one core and its time, and the latest two sets of owners.
+    """The latest counter of one core with the time of its reading, and the core's latest two sets of owners.
 
-    `is_steady` means that the last three sets of owners are equal. Two are not enough: owners are read after counters,
-    so the latest set lacks an owner that ended between these two reads.
+    `is_steady` means that the last three sets of owners are equal. Two equal sets are not enough: owners are read after
+    the counter, so the latest set lacks an owner that ended between the two readings.
     """
 
     __slots__ = ("at_seconds", "excess", "growing", "is_steady", "owners", "owners_before", "raw", "window")
@@ -465,10 +465,10 @@ class _Core:
         self.owners_before: object = None
         self.growing = 0
         self.excess = 0
-        self.window: tuple[int, float] | None = None  # counter and time at the start of the window
+        self.window: tuple[int, float] | None = None  # counter and its time at the window's start
 
     def sustained(self, raw: int, at_seconds: float) -> float | None:
-        """Returns the counter's growth per second over a window at the window's end, and None until then."""
+        """Returns the counter's growth per second over a whole window at the end of the window; None at other times."""
         if self.window is None:
             self.window = raw, at_seconds
             return None
@@ -480,7 +480,7 @@ class _Core:
         return growth
 
     def grown(self, raw: int | None, at_seconds: float, owners: object) -> float | None:
-        """Returns the counter's growth per second since the last reading. None at the first and after a reset."""
+        """Returns the counter's growth per second since the last reading; None at first or after a reset."""
         grown = None
         if self.at_seconds is None:
             self.owners = self.owners_before = owners
