@@ -33,7 +33,7 @@ class RateCalculator:
         self._processes: dict[int, Process] = {}
         self._shares = RecentShares()
         self._steps = RecentStepsByProcess()
-        # By PID: when vCPU times were last read, and the process then.
+        # Processes as of the last reading of their vCPU times, with the time of that reading, by PID.
         self._measured: dict[int, tuple[float, Process]] = {}
 
     def derive(self, snapshot: Snapshot, *, processes_read: bool) -> Snapshot:
@@ -135,8 +135,8 @@ def _training_rates(before: Process, now: Process, seconds: float) -> TrainingRa
 def _step_parts(earlier: TrainingCounters, later: TrainingCounters, seconds: float) -> dict[str, float]:
     """Returns the share of each part of step time, by field name.
 
-    If the process reports host time, its parts are complete, and the shares are of their sum. Otherwise they are of the
-    time between the reports, or of the sum if that is longer.
+    If the process reports host time, the parts are complete, and each share is a fraction of their sum. Otherwise each
+    share is a fraction of the time between the two reports, or of the sum of the parts if that is longer.
     """
     grown = {
         part.ratio: growth
@@ -227,7 +227,7 @@ class RecentShares:
 LEAST_STEPS = 6
 """Least number of steps in a span: with fewer steps, chance decides which rank waits."""
 
-_WARM_UP_STEPS = 2  # the first steps include compilation
+_WARM_UP_STEPS = 2  # number of first steps to ignore: they include compilation
 _SPANS = 2
 
 

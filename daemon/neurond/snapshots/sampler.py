@@ -25,10 +25,10 @@ _MOST_ENDED = 256
 
 
 class Sampler:
-    """Takes snapshots. To be used in the event loop's thread only.
+    """Takes snapshots. To be used in the event loop's thread only. All times are by the SteadyClock.
 
-    All times are by the SteadyClock. `departures` are the processes whose leases ended between the last two snapshots.
-    `ended` are the last records of processes that ended between the last two whole snapshots and had reported.
+    `departures` are the processes whose leases ended between the last two snapshots. `ended` are the last records of
+    processes that have reported and that ended between the snapshots of the last two ticks.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ def _assign_owner(core: NeuronCore, claimed_by: int | None, attached: set[int]) 
 
 
 def _drop_foreign_cores(process: Process, owner_of: dict[int, int | None]) -> Process:
-    """Removes cores that leases give to other processes from a process that the source found."""
+    """Returns a process that the source found, without the cores that leases give to other processes."""
     own_indices = tuple(core for core in process.core_indices if owner_of.get(core) == process.pid)
     if own_indices == process.core_indices:
         return process

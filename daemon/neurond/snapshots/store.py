@@ -20,12 +20,12 @@ from neurontools.model import Health, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
 
-_COMPRESSION_LEVEL = 1  # zlib level: shrinks a snapshot to a tenth in well under a millisecond
+_COMPRESSION_LEVEL = 1  # zlib level: level 1 shrinks a snapshot to a tenth in well under a millisecond
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshot:
-    """A snapshot, and `message`: a serialized response. It fits every response type with a snapshot in field 1."""
+    """A snapshot and its serialized `message`, which fits every response type that has a snapshot in field 1."""
 
     snapshot: Snapshot
     message: bytes
@@ -188,7 +188,7 @@ def _finish(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-_FIRST_SHARE, _LAST_SHARE = 0.3, 0.7  # part of the interval for processes' reports, far from the ticks at its ends
+_FIRST_SHARE, _LAST_SHARE = 0.3, 0.7  # processes report in this part of the interval between two ticks
 _PLACES = 16
 _LATE_SHARE = 0.5  # a tick is skipped only if it is late by more than this share of the interval
 
@@ -206,9 +206,9 @@ class TickSchedule:
         return tick_seconds + self.interval_seconds * (1 + max(0, math.ceil(late_share - _LATE_SHARE)))
 
     def report_at(self, pid: int) -> float:
-        """Returns the start of a process's report schedule: it should report once per interval from this time on.
+        """Returns the start of a process's report schedule. From then on, the process reports once per interval.
 
-        Each process then reports once between two ticks, and different processes report at different times.
+        Thus each process reports once between two ticks, and different processes report at different times.
         """
         place = _FIRST_SHARE + (_LAST_SHARE - _FIRST_SHARE) * (pid % _PLACES) / (_PLACES - 1)
         return self.began_seconds + self.interval_seconds * place

@@ -35,7 +35,7 @@ _MOVE = f"move the work off this device; {_RESTART}"
 _BETTER_RATIO = 0.95  # the "nearly full" finding of a stack ends when its use falls below this share of the limit
 _UPDATE_PERCENT = 2  # the text of a finding changes only if the percentage changes by this much
 
-_Stack = tuple[int, int]  # device index, stack index
+_Stack = tuple[int, int]  # an HBM stack: device index, stack index
 
 
 def missing_devices(context: RuleContext) -> Iterator[Finding]:
@@ -274,7 +274,7 @@ def core_errors(context: RuleContext) -> Iterator[Finding]:
 
 
 def _counted(core: NeuronCore, read: Callable[[StatusCounters], int | None], context: RuleContext) -> int | None:
-    """Returns the earlier value of a core's counter. Simulated counters are 0 until a fault is injected."""
+    """Returns a counter of a core; None if unknown. On a simulated host, an unknown counter is 0."""
     if core.status is None:
         return 0 if context.snapshot.source is SourceKind.SIMULATED else None
     count = read(core.status)
@@ -314,12 +314,12 @@ _DRIVER_EVENTS = {
     DriverEvent.RESET_DONE: (Severity.NOTICE, "the device was reset (kernel log)", "no action is needed"),
 }
 
-_Key = tuple[str, int | None, int | None]  # error name, device index, core index on the device
+_Key = tuple[str, int | None, int | None]  # key of a finding: error name, device index, core index
 
 
 @dataclass(frozen=True, slots=True)
 class _ErrorEntry:
-    """The finding of a kernel log line. `lasts`: it holds until the driver is reloaded, not only in the window."""
+    """The finding of a kernel log line. `lasts`: the finding holds until the driver is reloaded."""
 
     at_seconds: float  # time of the latest line with the finding's key (CLOCK_MONOTONIC)
     finding: Finding
@@ -361,7 +361,7 @@ class KernelErrorRule:
         if line.event is DriverEvent.STARTED:
             self._entries.clear()
             return
-        if line.event is DriverEvent.RESET_DONE:  # a reset recovers from an aborted DMA transfer
+        if line.event is DriverEvent.RESET_DONE:  # a reset clears aborted DMA transfers
             for key in [
                 key for key in self._entries if key[1] == line.device_index and key[0] in (DMA_ERROR, *DriverEvent)
             ]:
@@ -414,7 +414,7 @@ class KernelErrorRule:
         return None
 
     def _owner(self, core: NeuronCore) -> int | None:
-        """Returns the PID that holds the core, or held it at the last tick: such an error usually ends the process."""
+        """Returns the PID that holds the core, or held it at the last tick: a kernel error usually ends the process."""
         if core.owner_pid is not None or self._before is None:
             return core.owner_pid
         return next((before.owner_pid for before in self._before.cores if before.index == core.index), None)

@@ -108,7 +108,7 @@ class HealthThresholds:
     ecc_corrected_events: int | None = 10  # limit of corrected ECC events in the window
     numerical_errors: int | None = 1  # limit of numerical errors in the window
     hardware_errors: int | None = 1  # limit of hardware errors of executions in the window
-    latency_growth_ratio: float | None = 1.5  # limit of the ratio: median latency in the window / before it
+    latency_growth_ratio: float | None = 1.5  # limit of the ratio between the median latencies in and before the window
     latency_executions: int = 20  # executions needed before and in the window to compare latencies
     silent_seconds: float | None = 30.0  # time without a report after which a process is silent
 
@@ -127,14 +127,14 @@ class HysteresisLevel(Enum):
 @dataclass(slots=True)
 class _State:
     holds_since_seconds: float | None = None  # None if the condition does not hold
-    otherwise_since_seconds: float | None = None  # time of the first successive measurement that contradicts the state
+    otherwise_since_seconds: float | None = None  # since when the measurements contradict the state; None: they agree
 
 
 class Hysteresis(Generic[Key]):
-    """Decides whether a condition holds: it begins and ends only if all measurements agree for some time.
+    """Decides whether a condition holds, without reacting to single measurements.
 
-    It begins if they all are over the limit, and ends if they all are clearly better. Call `holds_since` with every
-    measurement, in order, with times of a clock that is never set.
+    The condition begins when all measurements of some time are over the limit. It ends when all of them are clearly
+    better. Call `holds_since` with every measurement, in order, with times of a clock that is never set.
     """
 
     def __init__(self) -> None:

@@ -63,9 +63,9 @@ def _finding(job: str, ranks: list[Process], slow: Straggler, at_unix_seconds: f
     )
 
 
-_STEPS = 10.0  # a job is stalled after this many mean step times without a step
+_STEPS = 10.0  # a job is stalled if it makes no step for this many times its mean step time
 _BUSY_VCPU_RATIO = 0.2
-_BUSY_LIMIT_FACTOR = 5.0  # multiplies the stall limit of a job while an awaited rank uses its vCPU
+_BUSY_LIMIT_FACTOR = 5.0  # factor of the stall limit while an awaited rank uses its vCPU
 _MOST_NAMED = 4
 StallCause = tuple[str, Severity, Process, Sequence[Process]]
 """Reason, severity, the process to look at, and the processes whose devices the finding names."""
@@ -240,7 +240,7 @@ def activity_findings(context: RuleContext) -> Iterator[Finding]:
         stuck = []
         if limits.stuck_seconds is not None:
             stuck = [core for core in group.in_flight if now - core.since_unix_seconds >= limits.stuck_seconds]
-            # A waiting core ended its last execution at about the time when the stuck execution began.
+            # A waiting core ended its last execution at about the start of the stuck one, so half the limit applies.
             waiting = [core for core in group.between if now - core.since_unix_seconds >= limits.stuck_seconds / 2]
         if stuck:
             yield _stuck(group, stuck, waiting)

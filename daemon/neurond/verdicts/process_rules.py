@@ -202,7 +202,7 @@ class LatencyRule:
 
 
 def _level(medians: _Medians | None, limit: float) -> HysteresisLevel:
-    """Compares the growth of a latency with its limit. A process that executes nothing counts as better."""
+    """Compares the rise of a median latency with its limit. Without medians, the level is BETTER."""
     if medians is None:
         return HysteresisLevel.BETTER
     was, now = medians
@@ -251,7 +251,7 @@ class _Past:
 
     core: NeuronCore
     owner: ProcessIdentity | None = None
-    failed_for: dict[ProcessIdentity, float] = field(default_factory=dict)  # Unix time of the failure
+    failed_for: dict[ProcessIdentity, float] = field(default_factory=dict)  # Unix time of each failure
 
     def record_outcome(self, process: ProcessIdentity | None, at_unix_seconds: float, has_worked: bool | None) -> None:
         """Records whether a process's work on the core succeeded; None: it finished no work."""

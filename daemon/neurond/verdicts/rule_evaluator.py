@@ -29,7 +29,7 @@ from neurontools.model.health import marked_reason
 from neurontools.model.jobs import group_processes_by_job
 from neurontools.util.units import ranges_text, strip_durations
 
-_ANCHORS = 6  # number of earlier snapshots that growth is measured from
+_ANCHORS = 6  # number of earlier snapshots in the window, from which growth is measured
 
 _Rule = Callable[[RuleContext], Iterator[Finding]]
 _RULES: tuple[_Rule, ...] = (
@@ -78,7 +78,7 @@ class RuleEvaluator:
         )
         findings = self._with_begin_times(mark_injected(found, snapshot))
         health = Health(_evaluated_devices(snapshot), _unknown(snapshot), findings)
-        if health != self._health:  # the object of the last tick is already serialized
+        if health != self._health:  # an equal report keeps the old object, which is already serialized
             self._health = health
         spacing_seconds = limits.window_seconds / (_ANCHORS - 1)
         if not self._anchors or snapshot.taken_at_seconds - self._anchors[-1].taken_at_seconds >= spacing_seconds:
@@ -140,7 +140,7 @@ def _unknown(snapshot: Snapshot) -> tuple[int, ...]:
 
 _log = logging.getLogger(__name__)
 _REPEAT_SECONDS = 600.0  # a finding that returns within this time is not logged again
-_MOST_LINES = 16  # logged findings per snapshot, so that a failing host does not fill the log
+_MOST_LINES = 16  # most findings logged per snapshot, so that a failing host does not fill the log
 
 
 class FindingLogger:
