@@ -41,8 +41,8 @@ class _ActionEvent:
 class FindingActions:
     """Runs the actions for findings in a thread of its own, and records each run in the audit log.
 
-    A failed run is retried after `first_pause_seconds`; each further pause is twice as long. The methods are for the
-    event loop's thread.
+    A failed run is retried after `first_pause_seconds`; each further pause is twice as long. Call the methods only in
+    the event loop's thread.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ def finding_key(finding: Finding) -> str:
 @dataclass(frozen=True, slots=True)
 class ActionSettings:
     criteria: HealthCriteria  # which findings cause actions
-    events: frozenset[str]  # one or both of "begins" and "ends"
+    events: frozenset[str]  # when actions run: "begins", "ends" or both
     command: tuple[str, ...] | None = None  # command to run: program and arguments, without a shell
     webhook: str | None = None  # URL to which findings are posted
     timeout_seconds: float = 30.0
@@ -209,7 +209,7 @@ class BoundedCommand:
             return RunOutcome("timed_out", f"no end within {timeout_seconds:g} s")
         finally:
             if child.stdin is not None:
-                child.stdin.close()  # `communicate` leaves the pipe open when it times out
+                child.stdin.close()  # `communicate` leaves this pipe open after a timeout
             with self._lock:
                 self._child = None
         code = child.returncode

@@ -16,7 +16,8 @@ from neurontools.util.units import bytes_text
 class HostShape:
     """Cores and HBM stacks of a host.
 
-    Core indices are physical and run across all devices, in the logical order of the cores within each device.
+    Physical cores are numbered across all devices of the host. Within a device, the numbers follow the logical order of
+    its cores.
     """
 
     device_count: int
@@ -41,7 +42,7 @@ class HostShape:
         return self.cores_per_device // self.stacks_per_device
 
     def stack_of(self, core_index: int) -> int:
-        """Returns the index of a physical core's HBM stack. These indices run across all devices."""
+        """Returns the index of a physical core's HBM stack. Stacks are numbered across all devices of the host."""
         return core_index // self.cores_per_stack
 
     def physical_cores(self, logical_index: int, lnc: int) -> tuple[int, ...]:
@@ -73,7 +74,7 @@ class RuntimeReport:
     total_latency_histogram: model.LatencyHistogram = model.LatencyHistogram()
     device_latency_histogram: model.LatencyHistogram = model.LatencyHistogram()
     training: model.TrainingCounters | None = None
-    counted_since_seconds: float | None = None  # when the process began to count (CLOCK_MONOTONIC); None: not reported
+    counted_since_seconds: float | None = None  # CLOCK_MONOTONIC time when counting began; None: not reported
     operators: tuple[model.OperatorTime, ...] = ()
     advice: tuple[model.ScriptAdvice, ...] = ()
 
@@ -209,8 +210,8 @@ class CoreCounters:
 class CoreAllocator:
     """The leases and reports of one host. Belongs to the event loop's thread.
 
-    Core counters start at `began_seconds` (CLOCK_MONOTONIC). They exclude what processes counted earlier, under a
-    previous daemon.
+    Core counters start at `began_seconds` (CLOCK_MONOTONIC). They exclude the work that processes counted earlier,
+    while a previous daemon ran.
     """
 
     def __init__(

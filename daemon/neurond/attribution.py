@@ -141,12 +141,12 @@ CORE_RESOURCES = frozenset(("aws.amazon.com/neuroncore",))
 DRA_DRIVER = "neuron.aws.com"
 
 # Field numbers of messages in the kubelet's PodResources API
-_POD_RESOURCES = 1  # ListPodResourcesResponse
+_POD_RESOURCES = 1  # field number in the message ListPodResourcesResponse
 _POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3  # PodResources
 _CONTAINER_NAME, _CONTAINER_DEVICES, _CONTAINER_DYNAMIC = 1, 2, 5  # ContainerResources
 _RESOURCE_NAME, _DEVICE_IDS = 1, 2  # ContainerDevices
 _CLAIM_RESOURCES = 4  # DynamicResource
-_CLAIM_DRIVER, _CLAIM_DEVICE = 2, 4  # ClaimResource, since Kubernetes 1.31
+_CLAIM_DRIVER, _CLAIM_DEVICE = 2, 4  # field numbers in the message ClaimResource, since Kubernetes 1.31
 
 _MOST_INDICES = 1024  # more than any host has
 _INDEX = re.compile(r"[0-9]{1,4}$")
@@ -222,8 +222,8 @@ _POD = re.compile(rf"pod({_POD_UID})(?:\.slice)?(?:/|$)", re.MULTILINE)
 _USER_SLICE = re.compile(r"\d+:[^:]*:(?:/\.\.)*/user\.slice(?:/|$)")
 # The cgroup of a Slurm job: /slurm/uid_1000/job_1 (cgroup v1) or /system.slice/slurmstepd.scope/job_1 (v2).
 # If several Slurm nodes run on one host, the path has slurm_NAME or NAME_slurmstepd.scope, with the node's name.
-# The pattern starts at the root of the cgroup tree, because a service can choose any names inside its own cgroup.
-# For a daemon in a container, cgroup paths begin with "/..".
+# This pattern for Slurm starts at the root of the cgroup tree: a service can choose any names in its own cgroup.
+# The cgroup paths that a daemon in a container reads begin with "/..".
 _SLURM = re.compile(
     r"^\d+:[^:]*:(?:/\.\.)*(?:/slurm(?:_[^/]+)?/uid_\d+|/[^/]+\.slice/(?:[^/]+_)?slurmstepd\.scope)"
     r"/job_(\d+)(?:/step_([A-Za-z0-9]+))?(?:/|$)",
@@ -363,7 +363,7 @@ def _job(process: Process, of: Attribution) -> Job | None:
     return process.job
 
 
-# Environment variables with the name of a JobSet or a Job, or with the address of a LeaderWorkerSet's leader.
+# Environment variables that hold the name of a JobSet or Job, or the address of a LeaderWorkerSet's leader.
 _POD_GROUPS = (b"JOBSET_NAME", b"JOB_NAME", b"LWS_LEADER_ADDRESS")
 # A job's name omits these Slurm steps, because most jobs train in one of them.
 _ONLY_STEPS = (None, "0", "batch", "extern")

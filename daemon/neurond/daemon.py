@@ -157,13 +157,13 @@ class Daemon:
             await announce_health(health)
             _log.info("serving %s on unix:%s", first.instance.instance_type, files.path)
             # Exempts all objects made so far from garbage collection, because they live as long as the daemon.
-            # Otherwise each garbage collection would block the daemon for 20 ms.
+            # If garbage collections included these objects, each would block the daemon for 20 ms.
             gc.freeze()
             turns.begin()
             if self._faults is not None and self._first_faults:
                 self._faults.inject(self._first_faults)
             if not notify_ready(self._settings.ready_fd) and self._settings.exit_with_parent:
-                ending.set()  # the parent ended before the kernel could signal its end
+                ending.set()  # the parent process ended before exit_with_parent took effect
             on_ready()
             if is_own_process:
                 self._reloader.start()
@@ -299,7 +299,7 @@ class SnapshotPublisher:
     def __init__(
         self, settings: Settings, host: WatchedHost, clock: SteadyClock, audit: AuditLog, group: int | None
     ) -> None:
-        # The processes of a simulated host are those of the real host.
+        # The processes of a simulated host are real processes of this host, so they are read from /proc.
         proc_root = "/proc" if settings.simulate else settings.proc_root
         roots = Roots(settings.sysfs_root, settings.proc_root, settings.dev_root)
         self._interval_seconds = settings.interval_seconds
@@ -350,7 +350,7 @@ class SnapshotPublisher:
         await self._refresher.refresh(self._interval_seconds)
 
     def publish(self, *, whole: bool) -> None:
-        """Takes and publishes a snapshot. `whole`: it is the snapshot of a tick, which the history keeps."""
+        """Takes and publishes a snapshot. `whole` marks the snapshot of a tick; only these enter the history."""
         try:
             snapshot = self._publish(whole=whole)
         except Exception as error:

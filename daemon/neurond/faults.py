@@ -1,7 +1,7 @@
 """Injected faults of a simulated host: their life cycle, the processes they affect, and what the devices show.
 
-This module does no I/O. Clocks and callbacks come from `FaultEffects`. The state depends only on these, on the
-requests, and on the executions that a fault affects.
+This module does no I/O. `FaultEffects` provides the clocks and callbacks. The state of the faults depends only on the
+clocks, on the requests, and on the executions that the faults affect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NoTarget(Exception):
 
 
 class TooMany(Exception):
-    """The host would have more than MOST_FAULTS faults."""
+    """The host would have more faults than the limit MOST_FAULTS."""
 
 
 class NoSuchFault(Exception):
@@ -74,7 +74,7 @@ class FaultInjector:
         self.counts = FaultCounters()
         self.shown: tuple[InjectedFault, ...] = ()
         self.reported_health: dict[int, ReportedHealth] = {}
-        self._unarmed: set[tuple[str, int]] = set()  # (token, fault number) that a process has not acknowledged yet
+        self._unarmed: set[tuple[str, int]] = set()  # (process token, fault number) of missing acknowledgements
 
     @property
     def next_seconds(self) -> float | None:
@@ -103,9 +103,9 @@ class FaultInjector:
         return tuple(fault for fault in self.shown if fault.number in numbers)
 
     def heal(self, numbers: Collection[int] = (), by_uid: int | None = None, by_pid: int | None = None) -> int:
-        """Removes these faults (no numbers: all faults) and the counts they caused. Returns how many it removed.
+        """Removes the faults with these numbers, and the counts they caused. Returns how many faults it removed.
 
-        If a number is unknown, raises NoSuchFault and removes none.
+        Without numbers, removes all faults. If a number is unknown, raises NoSuchFault and removes none.
         """
         missing = sorted(set(numbers) - self._active.keys())
         if missing:
@@ -241,7 +241,7 @@ class FaultInjector:
                 self.effects.send(lease.token, b"heal %d\n" % fault.number)
 
     def _apply_fault(self, fault: ActiveFault) -> None:
-        """Applies the effects that a fault has when it begins: the host is lost, or ECC events are counted."""
+        """Applies the effects that a fault has when it begins: takes down the host, or counts ECC events."""
         kind = fault.kind
         events = int(fault.request.effective_amount or 1) if kind.amount is not None else 1
         if kind.loses_host and self.effects.lose_host is not None:
@@ -269,10 +269,10 @@ class FaultInjector:
         self._apply_fault(fault)
         for lease in self._allocator.leases:
             if lease.token != token and fault.kind.outlives_process:
-                self._send_fault(fault, lease)  # a fault that has begun affects other processes too
+                self._send_fault(fault, lease)  # the fault also affects the other processes
 
     def _record_report(self, fault: ActiveFault, core_index: int, device_index: int, position: int) -> None:
-        """Handles a process's report of the failure. Ends a fault that lasts for one execution or one process."""
+        """Handles a process's report of a failure. Ends a fault that lasts for one execution or one process."""
         kind = fault.kind
         if kind.counter is not None:
             self.counts.count_status(fault.number, core_index, kind.counter)
@@ -416,8 +416,8 @@ class FaultCounters:
     """ECC events by device, and driver counters by physical core, that faults caused."""
 
     def __init__(self) -> None:
-        self._ecc: dict[int, Counter[tuple[int, str]]] = {}  # fault number: {(device index, ECC field): events}
-        self._status: dict[int, Counter[tuple[int, str]]] = {}  # fault number: {(core index, counter): count}
+        self._ecc: dict[int, Counter[tuple[int, str]]] = {}  # ECC events by fault number and (device index, field)
+        self._status: dict[int, Counter[tuple[int, str]]] = {}  # counts by fault number and (core index, counter)
         self.ecc: dict[int, EccCounters] = {}
         self.status: dict[int, StatusCounters] = {}
 

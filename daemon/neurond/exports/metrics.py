@@ -59,7 +59,7 @@ class DaemonMetrics:
         self._expositions = {kind: Exposition(openmetrics=kind) for kind in (False, True)}
         self._scrapes = 0
         self._duration_seconds: float | None = None
-        self.others: list[Callable[[], Iterable[MetricFamily]]] = []  # functions that return families to append
+        self.others: list[Callable[[], Iterable[MetricFamily]]] = []  # functions that return further metric families
 
     def observe(self, snapshot: Snapshot) -> None:
         """Stores the snapshot of a tick, and adds its errors to the totals. Some metrics compare the last two ticks."""

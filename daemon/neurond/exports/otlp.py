@@ -87,7 +87,7 @@ class OtlpSender:
         url = metrics_url(endpoint)
         for name in _SDK_LOGGERS:
             logging.getLogger(name).addFilter(_OncePerOutage(url))
-        # None: the SDK follows the environment variable. If none is set, use gzip, which saves 90 %.
+        # Uses gzip, which saves 90 %, unless an environment variable sets the compression. None lets the SDK read it.
         compression = None if any(name in os.environ for name in _COMPRESSION) else Compression.Gzip
         exporter = OTLPMetricExporter(endpoint=url, timeout=_TIMEOUT_SECONDS, compression=compression)
         reader = PeriodicExportingMetricReader(exporter, interval_seconds * 1000, _TIMEOUT_SECONDS * 1000)

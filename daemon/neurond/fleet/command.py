@@ -34,7 +34,7 @@ EXIT_CODES = (
     (70, "a defect of the command"),
     (130, "interrupted"),
 )
-_HOSTS_OF_A_SECOND = 10  # snapshots per second by default; these take a fifth of a CPU core
+_HOSTS_OF_A_SECOND = 10  # default for all hosts together: this many snapshots per second take a fifth of a CPU core
 _POLL_SECONDS = 1.0
 
 
@@ -168,7 +168,7 @@ USUAL_MIX = (
     "inf2.48xlarge=2,trn1.32xlarge/stuck-core=1,trn2.48xlarge/ecc-burst=1"
 )
 MOST_HOSTS = 2000
-_HISTORY_SECONDS, _HISTORY_BYTES = 120.0, 2**20  # limits of each host's snapshot history
+_HISTORY_SECONDS, _HISTORY_BYTES = 120.0, 2**20  # limits of a host's snapshot history: seconds, bytes
 _HIGHEST_PORT = 65_535
 
 
@@ -296,7 +296,7 @@ class FleetProcesses:
     def __enter__(self) -> FleetProcesses:
         try:
             for share in self._plans:
-                with defer_signals():  # a signal must not come before the new process is stored
+                with defer_signals():  # a signal must not interrupt between starting a process and storing it
                     self._children.append(_started(share))
             for child in self._children:
                 assert child.stdout is not None  # noqa: S101 - Popen made a pipe

@@ -36,9 +36,9 @@ class ProcessAccounts:
         self._is_alive = is_alive
         self._attached: dict[int, Process] = {}  # attached processes of the latest snapshot, by PID
         self._found: dict[int, DriverAccount] = {}
-        # Accounts that wait for an exit status, by token.
+        # Accounts of processes whose exit status is not known yet, by token.
         self._pending: OrderedDict[str, EndedProcess] = OrderedDict()
-        # Exit statuses that wait for an account, by token.
+        # Exit statuses of processes that have no account yet, by token.
         self._outcomes: OrderedDict[str, ProcessOutcome] = OrderedDict()
         self._finished: list[EndedProcess] = []
 
@@ -85,7 +85,7 @@ class ProcessAccounts:
             if process is not None and process.started_at_unix_seconds == account.process.started_at_unix_seconds:
                 continue
             del self._found[pid]
-            if pid in self._attached:  # the process has attached since then, so it reports its own counters
+            if pid in self._attached:  # the process has attached meanwhile and reports its own counters
                 continue
             now_unix_seconds, began_at = snapshot.taken_at_unix_seconds, account.began_at_unix_seconds
             ended = _build_ended(account.process, account.use, began_at, now_unix_seconds, peak_flops)
@@ -192,7 +192,7 @@ class ProcessOutcome:
     """How a process ended. `exit_status`: exit code, negative signal number (as in subprocess), or None (unknown)."""
 
     exit_status: int | None = None
-    lives_on: bool = False  # the process released its cores and still runs
+    lives_on: bool = False  # whether the process still runs, after it released its cores
 
 
 @dataclass(frozen=True, slots=True)

@@ -313,7 +313,7 @@ _FAULT_FIELDS = (
     *("number", "kind", "device_indices", "neuroncore_index", "pid"),
     *("met_total", "injected_by_uid", "injected_by_pid"),
 )
-_MOST_CHARACTERS = 500  # longer texts in an event are cut
+_MOST_CHARACTERS = 500  # texts in an event are cut to this number of characters
 
 
 class AuditLog:
