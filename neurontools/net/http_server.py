@@ -225,7 +225,7 @@ class HttpServer:
             task.cancel()
 
     def _refuse(self, connection: socket.socket, _reason: str) -> None:
-        if self._site.access.context is None:  # a TLS client does not understand a plain-text refusal
+        if self._site.access.context is None:  # a client that uses TLS could not read this plain text
             connection.send(_REFUSAL)
 
     def _accept_connection(self, connection: socket.socket, address: Any) -> None:
@@ -244,7 +244,7 @@ class HttpServer:
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            connection.close()  # a task that was cancelled before it started has not closed the connection
+            connection.close()  # a task that was cancelled before its start did not close it
             slot.release()
 
         task.add_done_callback(ended)
@@ -290,7 +290,7 @@ class HttpServer:
                 ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
             )
         finally:
-            if handshake is not None:  # never None: every handshake can be evicted
+            if handshake is not None:  # always true: the limiter can evict an older handshake to admit this one
                 handshake.release()
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
@@ -303,8 +303,8 @@ class HttpLimits:
     of_an_address: int = 64
     # Limit for the handshake and the first request, then for each request from its first byte to its last.
     head_seconds: float = 5.0
-    idle_seconds: float = 120.0  # between two requests
-    write_seconds: float = 30.0  # limit for the client to read a piece of a response
+    idle_seconds: float = 120.0  # longest time between two requests of a connection
+    write_seconds: float = 30.0  # longest time for a client to read one piece of a response
 
     def with_files(self, most_files: int) -> HttpLimits:
         """Returns limits for a process that may open `most_files`, of which a quarter may be connections."""

@@ -35,8 +35,8 @@ class HttpRequest:
     query: str
     authority: str  # host and port from the Host header, "" without this header
     headers: Mapping[str, str]
-    role: Role | None = Role.FULL  # None: the client's certificate gives no access
-    body: bytes = b""  # body of a short POST; a longer body is not read
+    role: Role | None = Role.FULL  # role of the client; None if its certificate gives no access
+    body: bytes = b""  # request body of a short POST request; the server does not read longer bodies
 
     def header(self, name: str) -> str:
         """Returns the value of a header by its lower-case name; "" if the header is missing."""
@@ -76,7 +76,7 @@ class HttpResponse:
     content_type: str = PLAIN_TEXT
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
-    close: bool = False  # close the connection after the response
+    close: bool = False  # whether the server closes the connection after this response
 
 
 def refusal(status: int, text: str, *headers: tuple[str, str], close: bool = True) -> HttpResponse:
@@ -229,7 +229,7 @@ class HttpAccess:
 
 
 class HostCheck:
-    """Checks the Host header. Accepts IP addresses, localhost, this host's names, and the names `allowed`."""
+    """Checks the Host header. Accepts IP addresses, localhost, this host's names, and the names in `allowed`."""
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
         own = socket.gethostname()
@@ -297,13 +297,13 @@ class HttpPage:
 
     handler: Handler
     is_open: bool = False
-    # With SUMMARY, the handler must leave out commands and users, which clients of this role may not see.
+    # Least role that may read this page. If it is SUMMARY, the handler must hide commands and users from these clients.
     role: Role = Role.FULL
     methods: tuple[str, ...] = _METHODS
 
 
 class Site:
-    """Routes requests to pages by path. A page whose path ends in a slash also gets all paths below.
+    """Routes requests to pages by path. A page whose path ends in a slash also answers all paths below its own.
 
     Each page allows only its `methods`.
     """

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 if TYPE_CHECKING:
-    import ssl  # imported in functions: OpenSSL takes 4 MiB, and a daemon may not use TLS
+    import ssl  # functions import ssl when they need it: OpenSSL takes 4 MiB of memory
 
 
 class FileProblem(Exception):

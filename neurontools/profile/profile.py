@@ -83,8 +83,8 @@ class ColumnTable(Sequence[Row], Generic[Row]):
 class TrainingStep(NamedTuple):
     """A training step, from the previous step (or the profile's start) to the mark_step after an optimizer step.
 
-    The runtime's step clock measures the parts. `collective_ns` is the time that collectives wait for other ranks;
-    `compute_ns` includes their remaining time.
+    The runtime's step clock measures the parts. `collective_ns` is the time that collectives wait for other ranks.
+    `compute_ns` is the time of executions without this wait.
     """
 
     step: int

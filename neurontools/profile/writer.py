@@ -124,11 +124,11 @@ class ProfileWriter(ProfileEncoder):
         self._most_event_bytes = most_event_bytes
         self._permanent: list[tuple[int, int]] = []  # (offset, size) of chunks of definitions and steps
         self._latest: dict[bytes, tuple[int, int]] = {}  # (offset, size) of the latest chunk of each of _REPLACED_KINDS
-        self._events: list[list[_EventChunk]] = []  # groups of chunks; a group is dropped as a whole
+        self._events: list[list[_EventChunk]] = []  # groups of event chunks; the writer drops whole groups
         self._group: list[_EventChunk] = []
         self._event_bytes = self._outdated_bytes = 0
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        self.size_bytes = 0  # current size of the file
+        self.size_bytes = 0  # current size of the file in bytes
         self._append(self.header)
 
     def write_state(self, state: ProfileState) -> None:

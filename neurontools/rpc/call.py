@@ -222,7 +222,7 @@ class UnaryConnection(CallConnection):
             while not reply.is_ended:
                 self._http2.receive()
         except BaseException as error:
-            self.close()  # on an open connection, the next call would read the rest of this reply
+            self.close()  # otherwise, the next call could read data of this unfinished reply
             _raise_call_error(error)
         try:
             self._http2.flush()
@@ -233,7 +233,7 @@ class UnaryConnection(CallConnection):
 
 
 def _raise_call_error(error: BaseException) -> "NoReturn":
-    """Raises the CallError for an exception of the HTTP/2 connection. Raises any other exception again."""
+    """Converts an exception of the HTTP/2 connection to a CallError and raises it. Raises any other unchanged."""
     if isinstance(error, TimeoutError):
         raise RpcError(Status.DEADLINE_EXCEEDED, "no complete answer in time") from error
     if isinstance(error, OSError):

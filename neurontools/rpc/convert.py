@@ -37,12 +37,12 @@ class _Plan:
     """Converts one dataclass to its protobuf message and back, field by field."""
 
     def __init__(self, kind: type, late: frozenset[type] = frozenset()) -> None:
-        """`late`: the dataclasses whose parts are decoded only on access, by a `_LatePlan`."""
+        """`late` has the dataclasses whose fields are decoded only when they are read; a `_LatePlan` does this."""
         self.kind = kind
         self._late = late
         self.message: type[Message] = getattr(neuron_pb2, kind.__name__)
         self.read: Callable[[Any], Any] = self._read
-        # Decodes a part of a message, or returns it from the cache.
+        # Converts a message that is a field of another message, possibly with the help of a cache.
         self.convert: Callable[[Any], Any] = self._convert_uncached
         self._reads = 0
         self._recalls = self._misses = 0
@@ -77,7 +77,7 @@ class _Plan:
         elif issubclass(hint, Enum):
             self.enums.append((name, hint))
         else:
-            # A field may be None in the model and still have no presence in the message, so that it always has a value.
+            # Some fields that may be None in the model have no presence in protobuf. A message always has their value.
             is_absent_sometimes = optional and self.message.DESCRIPTOR.fields_by_name[name].has_presence
             (self.optional if is_absent_sometimes else self.scalars).append(name)
 
@@ -128,9 +128,9 @@ class _Plan:
         return self.kind(**values)
 
     def check(self, message: Any, most_parts: int) -> int:
-        """Raises ValueError if `read` would, or if a message has more than `most_parts` repeated parts.
+        """Raises ValueError for an unknown enum value, or for more than `most_parts` items in repeated fields.
 
-        Returns how many more parts it may have.
+        Returns how many more items would have been allowed.
         """
         for name, _ in self.enums:
             _enum_name(message, name)
@@ -284,7 +284,7 @@ def from_message(kind: type[T], message: Message) -> T:
 
 
 def check_snapshot(message: neuron_pb2.Snapshot, most_parts: int) -> None:
-    """Raises ValueError if `from_message` would, or if a snapshot has more than `most_parts` repeated parts."""
+    """Raises ValueError if a snapshot has an invalid enum value, or over `most_parts` items in repeated fields."""
     _plan(model.Snapshot).check(message, most_parts)
 
 

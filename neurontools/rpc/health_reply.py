@@ -8,7 +8,7 @@ from __future__ import annotations
 from neurontools.model.finding import Finding, Health, Severity
 from neurontools.rpc import wire
 
-TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, to avoid the import
+TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, because importing typing is slow
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

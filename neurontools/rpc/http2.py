@@ -27,13 +27,13 @@ REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM, INADEQUATE_SECURITY = 7, 8, 11, 12
 MAX_WINDOW_BYTES = 2**31 - 1
 DEFAULT_WINDOW_BYTES = 2**16 - 1  # flow-control window of each connection and stream until a WINDOW_UPDATE
 _FRAME_HEADER_BYTES = 9
-_DEFAULT_FRAME_BYTES = 2**14  # limit for received frames, and for sent frames until the peer changes it
+_DEFAULT_FRAME_BYTES = 2**14  # longest received frame, and longest sent frame until the peer changes that
 MAX_STREAM_ID = 2**31 - 1
 _SETTING_RANGES = {_INITIAL_WINDOW_SIZE: (0, MAX_WINDOW_BYTES), _MAX_FRAME_SIZE: (_DEFAULT_FRAME_BYTES, 2**24 - 1)}
 _MAX_HEADER_BLOCK_BYTES = 2**18
-_RECEIVE_BYTES = 2**16  # size of a read: below malloc's mmap threshold, as mapping costs more than a second read
+_RECEIVE_BYTES = 2**16  # read buffer; malloc would use mmap for a larger one, which costs time
 _MAX_CONNECT_SECONDS = 1e6
-_MOST_UNSENT_BYTES = 2**16  # limit for queued acknowledgements, if a server requests but does not read them
+_MOST_UNSENT_BYTES = 2**16  # limit for acknowledgements that the server does not read
 
 
 class ProtocolError(Exception):
@@ -205,7 +205,7 @@ class Http2Connection:
             self._send_window_bytes -= len(chunk)
             stream.send_window_bytes -= len(chunk)
             self._unsent += _frame(_DATA, _END_STREAM if sent == len(body) else 0, stream.id, chunk)
-        if sent < len(body):  # the server replied before it got the whole request, so the rest is dropped
+        if sent < len(body):  # the server replied early, so the end of the request is not sent
             self._unsent += _frame(_RST_STREAM, 0, stream.id, CANCEL.to_bytes(4))
 
     def _receive_exactly(self, size: int) -> bytes:
@@ -301,7 +301,7 @@ class Http2Connection:
         self._unsent += _frame(_SETTINGS, _ACK, 0, b"")
 
     def _on_push_promise(self, _flags: int, _stream_id: int, _payload: bytes) -> None:
-        raise ProtocolError("PUSH_PROMISE frame")  # the client's SETTINGS forbid it
+        raise ProtocolError("PUSH_PROMISE frame")  # the client's SETTINGS forbid server push
 
     def _on_ping(self, flags: int, _stream_id: int, payload: bytes) -> None:
         if len(payload) != 8:
@@ -527,5 +527,5 @@ def _make_huffman_symbols() -> dict[tuple[int, int], int]:
         symbols[length, code] = symbol
         code += 1
         previous_length = length
-    _huffman_symbols = symbols  # set last: other threads must see a complete table
+    _huffman_symbols = symbols  # assigned when complete, because other threads may read it
     return symbols

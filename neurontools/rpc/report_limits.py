@@ -5,7 +5,7 @@ keeps at most 512 programs by default.
 """
 
 MOST_MODELS = 512
-MOST_OPERATORS = 17  # 16 operators, and one entry for all other operators
+MOST_OPERATORS = 17  # times of 16 operators, and the sum of all other operators
 LONGEST_OPERATOR_NAME = 128
 LONGEST_COLLECTIVE = 32
 MOST_ADVICE = 4

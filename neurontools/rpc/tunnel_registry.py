@@ -68,7 +68,7 @@ class TunnelSet:
         self._count = 0
         self._is_closing = False
         self._lock = threading.Lock()
-        self._has_ended = False  # once set, no thread writes to the wake-up pipe
+        self._has_ended = False  # whether the thread has ended; then its wake-up pipe gets no more data
         self._wakened, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         self._selector.register(self._wakened, selectors.EVENT_READ, None)
@@ -107,7 +107,7 @@ class TunnelSet:
 
     def _wake(self) -> bool:
         """Wakes the thread that moves data. Returns whether that thread still runs."""
-        with self._lock, contextlib.suppress(BlockingIOError):  # a full pipe wakes the thread anyway
+        with self._lock, contextlib.suppress(BlockingIOError):  # BlockingIOError: a full pipe wakes the thread too
             if not self._has_ended:
                 os.write(self._waker, b"x")
             return not self._has_ended
@@ -383,7 +383,7 @@ def _tls_failure_text(name: str) -> str:
 
 OPTIONS = ("tls-cert", "tls-key", "tls-ca")
 VARIABLES = ("NEURONTOOLS_TLS_CERT", "NEURONTOOLS_TLS_KEY", "NEURONTOOLS_TLS_CA")
-_NAMES = ("tls.crt", "tls.key", "ca.crt")  # the names that a Kubernetes TLS secret has
+_NAMES = ("tls.crt", "tls.key", "ca.crt")  # names of the files in a Kubernetes TLS secret
 
 
 def client_tls(given: Mapping[str, str], environment: Mapping[str, str]) -> ClientTls:

@@ -74,7 +74,7 @@ class Comparison:
     a: RunReport
     b: RunReport
     quantities: tuple[QuantityDifference, ...]
-    operators: tuple[OperatorDifference, ...]  # sorted by absolute change, largest first
+    operators: tuple[OperatorDifference, ...]  # sorted by the absolute change of their time, largest first
     only_a_graphs: tuple[GraphUse, ...]
     only_b_graphs: tuple[GraphUse, ...]
 
@@ -97,7 +97,7 @@ def _total_executed_steps(report: RunReport) -> float:
 
 
 def _executed_steps(rank: RankReport) -> float:
-    """Returns the number of executed steps of a rank; a fraction if the capture started or ended within a step."""
+    """Returns the number of executed steps of a rank, with fractions of steps that the profile has only in part."""
     steps = rank.profile.steps
     count = len(steps)
     if not count or steps.column("step")[0] == 1:
@@ -115,7 +115,7 @@ def _highest_of_ranks(field: str) -> Callable[[RunReport], float | None]:
 
 
 def _part_per_step(name: str, title: str, field: str = "") -> ReportQuantity:
-    """Returns the quantity of a part of the time; `field` is that of TimeSplit, by default `name`."""
+    """Returns a quantity: the seconds per step in a field of TimeSplit, by default the field called `name`."""
     read = attrgetter(f"split.{field or name}")
     return ReportQuantity(name, title, QuantityUnit.SECONDS, lambda report: read(report) / report.split_steps)
 

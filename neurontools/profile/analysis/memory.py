@@ -16,7 +16,7 @@ class LineMemory:
     """The live storages of one category that one line of the script allocated."""
 
     category: str
-    place: SourceLine | None  # None if unknown, as for memory of the runtime itself
+    place: SourceLine | None  # allocating line; None if unknown, as for memory of the runtime itself
     bytes: int
     count: int
 
@@ -62,7 +62,7 @@ def find_peak(profile: Profile) -> MemoryPeak | None:
     for share in shares:
         by_category[share.category] += share.bytes
     core_peak = dict(zip(profile.metadata.cores, profile.state.hbm_peak_bytes, strict=False)).get(core, size)
-    # `size` may exceed the true peak: it has the final size of the runtime's own memory, which has no events.
+    # The computed `size` may exceed the true peak, because it includes the runtime's own memory at its final size.
     return MemoryPeak(core, at_ns, min(size, core_peak), by_category, shares, core_peak)
 
 

@@ -18,15 +18,15 @@ class OperatorUse:
 
     name: str
     engine: Engine
-    place: SourceLine | None  # None if unknown
-    is_backward: bool  # true if it computes the gradient of an operator at `place`
+    place: SourceLine | None  # line of the script; None if unknown
+    is_backward: bool  # whether the operator computes the gradient of an operator at `place`
     count: int = 0
     seconds: float = 0.0
     longest_seconds: float = 0.0
     flops: int = 0
     bytes: int = 0
-    results: dict[str, float] = field(default_factory=dict)  # seconds of execution by layout of the result
-    seconds_by_rank: list[float] = field(default_factory=list)  # seconds of each rank of the report, in order
+    results: dict[str, float] = field(default_factory=dict)  # seconds of execution by layout of the first result
+    seconds_by_rank: list[float] = field(default_factory=list)  # seconds of executions by each rank, in order
 
     @property
     def main_result(self) -> str:
@@ -132,8 +132,8 @@ class GraphUse:
 
     hash_text: str
     module: str
-    reason: str  # why the graph was compiled
-    place: SourceLine | None  # the line that executed the graph first; None if unknown
+    reason: str  # reason why the graph was compiled
+    place: SourceLine | None  # line of the script that executed the graph first; None if unknown
     first_step: int
     operator_count: int
     flops: int  # FLOPs of one execution

@@ -22,7 +22,7 @@ from neurontools.profile.analysis.steps import (
     step_times,
 )
 
-_LEAST_WAIT_RATIO = 0.1  # the median rank's share of waiting exceeds a straggler's by at least this
+_LEAST_WAIT_RATIO = 0.1  # a straggler waits less than the median rank by this share of the time
 _SLOWEST_STEPS = 3
 
 
@@ -91,16 +91,16 @@ def latest_run(profiles: Iterable[Profile]) -> list[Profile]:
 @dataclass(frozen=True, slots=True)
 class RankReport:
     profile: Profile
-    steps: ColumnTable[TrainingStep]  # the steps that `split`, `times` and `slowest` cover; `steady_steps` chooses them
+    steps: ColumnTable[TrainingStep]  # the steps chosen by `steady_steps`, which the fields below describe
     split: TimeSplit
     times: StepPercentiles | None  # None without steps
     slowest: tuple[SlowStep, ...]
-    first_step: SlowStep | None  # the run's first step, with the start-up, if `steps` omits it
+    first_step: SlowStep | None  # first step of the run, with the start-up; None if it is in `steps`
     flops: int  # FLOPs of all executions
-    split_flops: int  # FLOPs of `steps`, or of all executions without steps
+    split_flops: int  # FLOPs of the steps in `steps`; of all executions if there are no steps
     flops_per_second: float | None  # `split_flops` per second of `split`
     execution_seconds: float  # device time of all executions
-    mfu_ratio: float | None  # relative to the bfloat16 peak of the worker's cores; None if unknown
+    mfu_ratio: float | None  # model FLOPs utilization, of the bfloat16 peak of the worker's cores; None if unknown
     peak: MemoryPeak | None
 
     @property
@@ -206,7 +206,7 @@ def _rank(profile: Profile) -> RankReport:
 
 
 def _mfu_ratio(profile: Profile, flops: int, split: TimeSplit) -> float | None:
-    """Returns the ratio of the FLOPs to the most FLOPs that the cores can execute in the time of `split`."""
+    """Returns the FLOPs as a share of those that the cores can execute at their peak rate in the time of `split`."""
     about = profile.metadata
     instance_type, cores, lnc = about.instance_type, len(about.cores), about.logical_neuroncore_config
     most = None if instance_type is None else catalog.peak_flops_per_logical_core(instance_type, lnc)

@@ -11,7 +11,7 @@ from operator import sub
 from neurontools.profile import ColumnTable, Engine, Profile, SpanKind, TrainingStep
 
 NS_PER_SECOND = 1e9
-_MOST_BEHIND = 1000  # there is no timeline if ranks are further apart than this many steps
+_MOST_BEHIND = 1000  # largest distance in steps between ranks that a timeline can show
 _PART_COLUMNS = ("compile_ns", "input_wait_ns", "transfer_ns", "compute_ns", "collective_ns")
 
 
@@ -27,8 +27,8 @@ class TimeSplit:
     compile_seconds: float
     input_wait_seconds: float
     transfer_seconds: float
-    compute_seconds: float  # time of executions
-    collective_seconds: float  # wait for other ranks; all time of collectives if the profile has no steps
+    compute_seconds: float  # seconds of executions of graphs
+    collective_seconds: float  # seconds of waiting for other ranks; without steps, of collectives
 
     @property
     def busy_seconds(self) -> float:
@@ -201,7 +201,7 @@ _PART_OF_KIND = {
 
 @dataclass(frozen=True, slots=True)
 class TimelineSlice:
-    """A slice of a lane; `part` is one of PART_NAMES."""
+    """An interval on a lane of the timeline; `part` is its kind of time, one of PART_NAMES."""
 
     part: str
     name: str

@@ -22,7 +22,7 @@ from neurontools.profile import Engine, OperatorDefinition, Profile, SourceLine,
 from neurontools.profile.definitions import CATEGORIES, ENGINE_NAMES, script_line
 
 _BASE_NS = 2**20 * 10**9  # 12 days
-_EXACT_NS = 2**41 * 1000  # for trace times below this, a double of microseconds resolves single nanoseconds
+_EXACT_NS = 2**41 * 1000  # below this time, a double that counts microseconds resolves nanoseconds
 _INEXACT_BY_NS = 2
 _GRAPHS, _TRANSFERS = 1, 7
 _LANES = {_GRAPHS: "graphs", **{2 + engine: name for engine, name in ENGINE_NAMES.items()}, _TRANSFERS: "transfers"}
@@ -161,7 +161,7 @@ def _execution_events(profile: Profile, base: int) -> Iterator[str]:
         graph, core, tag = profile.graphs[row.graph], row.core, first_tag + row.correlation
         name = json.dumps(f"nrt_execute ({profile.names[row.reason]})")
         common = f'"execution":{row.correlation},"step":{row.step}'
-        ids = f'"External id":{tag},"correlation":{tag}'  # a device event has the same ids, as analyses expect
+        ids = f'"External id":{tag},"correlation":{tag}'  # host and device event share ids, as analyses expect
         start, launched = _us(row.start_ns - base), _us(row.queued_ns - base)
         yield (
             f'{{"ph":"X","cat":"cuda_runtime","name":{name},"pid":{pid},"tid":{pid},"ts":{launched},'
@@ -210,7 +210,7 @@ def _operator_parts(profile: Profile, operator: OperatorDefinition) -> tuple[str
 
 
 def _collective_name(name: str) -> str:
-    return f"ncclDevKernel_{name.partition('::')[2]}"  # existing analyses recognise communication by this prefix
+    return f"ncclDevKernel_{name.partition('::')[2]}"  # existing analyses recognize collectives by the prefix nccl
 
 
 def _source(stack: tuple[SourceLine, ...]) -> str:

@@ -36,7 +36,7 @@ _MOST_ALLOCATIONS = 20_000  # limit of written allocations, each of some 150 byt
 
 
 class Plane:
-    """Builds one plane; `encode` returns its bytes."""
+    """Builds one plane of an XSpace file: the lines and events of a device or of the host."""
 
     def __init__(self, number: int, name: str) -> None:
         self._number = number
@@ -55,7 +55,7 @@ class Plane:
             return head + encode_string(5, value)
         if isinstance(value, float):
             return head + b"\x11" + struct.pack("<d", value)
-        return head + encode_uint(4, value & (1 << 64) - 1)  # int64, because memory viewers read only this type
+        return head + encode_uint(4, value & (1 << 64) - 1)  # as int64: memory viewers read no other integers
 
     def add_stats(self, **stats: Stat) -> None:
         self._stats += [self.encode_stat(name, value) for name, value in stats.items()]

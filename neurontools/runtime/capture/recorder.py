@@ -24,13 +24,13 @@ from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffers import Buffer, Core, Tensor, buffers
 from neurontools.runtime.tensors.device import device
 
-# Types of arguments that enter the key of a call unchanged.
+# Types of arguments that are part of a call's key as they are.
 _PLAIN = frozenset({type(None), torch.dtype, torch.layout, torch.memory_format, str, torch.device, complex})
 _Parameter = torch.nn.Parameter
 _BOOLEAN = (object(), object())
 _LIST, _LIST_END, _FLOAT, _INT, _HOST, _OFFSET = (object() for _ in range(6))
 
-# Module globals, because attribute look-ups cost time in each operator call. These objects are never replaced.
+# Copied to module globals, because an attribute look-up costs time in each operator call.
 _lock = buffers.lock
 _by_address = buffers.by_address
 _young_layouts = layouts.young
@@ -109,7 +109,7 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
     in_place_result = operator.in_place and len(returns) == 1 and returns[0] is not None and not outs
 
     def recorded(arguments: Any, keywords: Any, given: Any, core: Core | None) -> Any:
-        if replayer.ahead is not None:  # an execution by another thread has started a replay
+        if replayer.ahead is not None:  # another thread's execution has started a replay, which must end
             replayer.bail_out()
         try:
             core, signature = record(operator, arguments, keywords, core)

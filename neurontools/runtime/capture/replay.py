@@ -36,8 +36,8 @@ class TraceCacheEntry:
 class TraceReplayer:
     """The state of the replay in this process. Callers hold the lock of the buffers.
 
-    `ahead` is the next expected call, or None. `observed` lists the calls of a step from which a trace will be made;
-    it is None while no step is observed.
+    `ahead` is the next expected call, or None without a replay. `observed` lists the recorded calls of the present step
+    if a trace will be made from them, otherwise it is None.
     """
 
     __slots__ = ("_buffer_count", "_entries", "_last", "_observed_core", "ahead", "observed", "trace")
@@ -71,7 +71,7 @@ class TraceReplayer:
         buffer.index = number
         trace.addresses[number] = buffer.address
         trace.buffers[number] = buffer
-        buffer.graph = trace.core.pending  # set last, because a bail-out resets only buffers that the trace lists
+        buffer.graph = trace.core.pending  # last: a bail-out detaches only buffers that the trace lists
 
     def observe(
         self,
@@ -109,7 +109,7 @@ class TraceReplayer:
     def _write_graph(self, trace: Trace, position: int) -> None:
         core, graph, count = trace.core, trace.core.pending, trace.buffer_counts[position]
         for buffer in trace.buffers[count:]:
-            if buffer is not None:  # the call that bound this buffer did not complete
+            if buffer is not None:  # the call that added this buffer did not complete
                 buffer.graph = None
         listed = [
             self._make_temporary(trace, number) if buffer is None else buffer
@@ -127,7 +127,7 @@ class TraceReplayer:
             trace.release_slots()
 
     def _make_temporary(self, trace: Trace, number: int) -> Buffer:
-        """Creates the buffer of a temporary result. During a replay, temporary results have no buffers."""
+        """Creates the buffer of a temporary result when a replay ends; during the replay, there was none."""
         buffer = Buffer()
         buffer.slot, buffer.address = trace.slots[number], trace.addresses[number]
         buffer.layout, buffer.core = trace.layouts[number], trace.core
@@ -157,7 +157,7 @@ class TraceReplayer:
         return [] if observed is None else observed
 
     def stop_observing(self) -> None:
-        """Bails out and drops the observed calls, which are incomplete after a failed call."""
+        """Bails out and drops the observed calls. A failed call is missing from them."""
         self.bail_out()
         self.observed = self._observed_core = None
 
@@ -166,7 +166,7 @@ class TraceReplayer:
     ) -> None:
         """Makes a trace from the observed calls of an executed graph, and stores it in the program's entry."""
         if len(observed) != len(graph.signatures):
-            entry.is_traceable = False  # a replay could not recognize one of the calls, so it was not observed
+            entry.is_traceable = False  # observing stopped at a call that a replay could not recognize
         elif len(observed) >= _MIN_CALLS:
             self.drop_trace(entry)
             entry.trace = Trace(core, observed, graph.key, graph.buffers, alive, program, self.output, self)

@@ -206,7 +206,7 @@ class Trace:
         self.named = [number for number in range(count) if number not in results or alive[number]]
         self.live_pattern = [bool(alive[number]) for number in self.named]
         self.range: SlotRange | None = None
-        # Lengths of the graph's lists before each call. A bail-out cuts the lists to these lengths.
+        # Lengths of the graph's lists before each call, to which a bail-out at that call cuts the lists.
         self.key_ends, self.buffer_counts, self.scalar_counts = _end_positions(observed, key)
         self.misses = 0
         self.skips = 0

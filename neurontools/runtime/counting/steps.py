@@ -26,7 +26,7 @@ COMPILE, INPUT, TRANSFER, COMPUTE, COLLECTIVE = range(5)
 Entry = tuple[int, float, float]
 """An open part: (number of the part, its start by perf_counter, `charged_seconds` at its start)"""
 
-_MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # about 0 on Linux, where both clocks are CLOCK_MONOTONIC
+_MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # about 0 on Linux: both are CLOCK_MONOTONIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ class StepClock:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.charged_seconds = 0.0
         self.background: set[int] = set()
-        self.latest_collective: str | None = None  # kind of the latest collective; the code that opens it sets this
+        self.latest_collective: str | None = None  # kind of the latest collective, set by the code that runs it
         self._seconds = [0.0] * 5
         self._open: dict[int, Entry] = {}
         self._clock = clock
         self._began_seconds = clock()
-        self._read_seconds = [0.0] * 6  # result of the latest read_times: seconds by part, host time last
+        self._read_seconds = [0.0] * 6  # seconds by part (host time last) that read_times returned last
         self._lock = Lock()  # read_times holds this lock; charging takes no lock
 
     def begin(self) -> None:
@@ -134,7 +134,7 @@ class StepClock:
 
     def _times_at(self, now: float) -> tuple[list[float], dict[int, float]]:
         """Returns the seconds by part, host time last, and the CLOCK_MONOTONIC start of each open part."""
-        # Copied before `_seconds`: a part that closes in between is in both copies, but counts once.
+        # Copies `_open` first. A part that closes before the second copy is then in both copies, and is counted once.
         lasting = self._open.copy()
         seconds = self._seconds.copy()
         charged = sum(seconds)
@@ -144,7 +144,7 @@ class StepClock:
             if rest > 0.0:
                 seconds[part] += rest
                 charged += rest
-            since[part] = began_seconds + _MONOTONIC_SECONDS  # the earliest start of a part comes last
+            since[part] = began_seconds + _MONOTONIC_SECONDS  # of several open entries of a part, the earliest stays
         return [*seconds, now - self._began_seconds - charged], since
 
     def renew_lock(self) -> None:
@@ -164,7 +164,7 @@ step_clock = StepClock()
 os.register_at_fork(after_in_child=step_clock.renew_lock)
 
 
-WARM_UP_STEPS = 5  # after this many steps, a training has usually compiled all its graphs
+WARM_UP_STEPS = 5  # number of steps after which a training has usually compiled all its graphs
 
 
 @dataclass(slots=True)
