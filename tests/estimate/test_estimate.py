@@ -84,6 +84,8 @@ def test_a_machine_has_logical_cores_and_their_share_of_the_memory() -> None:
     assert (trn2.core_count, trn2.core_memory_bytes) == (64, 24 * GIB)
     assert (trn1.peak_flops["float32"], trn1.peak_flops["bfloat16"]) == (23.75e12, 95e12)
     assert trn2.peak_flops["bfloat16"] == 2 * 79e12
+    fast = dict.fromkeys(("bfloat16", "float16", "tf32", "float8_e4m3fn", "float8_e5m2"), 158e12)
+    assert InstanceHardware.from_catalog("trn3s.48xlarge").peak_flops == {"float32": 40e12, **fast}
     assert trn1.seconds_at_peak({"float32": 23.75e12}) == 1
     assert trn1.seconds_at_peak({"float32": 23.75e12, "bfloat16": 95e12}) == 2
     assert trn1.seconds_at_peak({"float64": 23.75e12}) == 1  # without a rate of its own

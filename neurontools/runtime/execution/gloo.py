@@ -249,7 +249,7 @@ def join_subgroup(groups: Sequence[Sequence[int]] | None) -> int:
     `groups` lists the ranks of each group, as in torch_xla: `groups=[[0, 1], [2, 3]]`. Without groups, returns 0, the
     group of all ranks. Raises ValueError if no group has this rank.
     """
-    if not groups or ensure_world() == 1:
+    if ensure_world() == 1 or not groups:
         return 0
     rank = _own_rank[0]
     members = next((tuple(g) for g in groups if rank in g), None)

@@ -38,7 +38,7 @@ def test_show_prints_the_report(run: Path) -> None:
     for title in ("Step time", "Ranks", "Operators by time", "Graphs", "Memory", "Collectives"):
         assert f"─ {title} ─" in done.stdout
     assert "straggler: rank 1 waits least in collectives" in done.stdout
-    assert told("show", run, "--ascii").stdout.isascii()
+    assert b"- Step time -" in told("show", run, "--ascii").stdout.encode("ascii")
     assert told("show", run, "--csv").stdout.splitlines()[0].startswith("name,engine,line,")
     assert len(told("show", run, "--csv", "--table", "steps").stdout.splitlines()) == 41
 

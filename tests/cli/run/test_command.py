@@ -60,6 +60,7 @@ def test_a_script_with_its_arguments_and_its_summary(neuron_run: Run, tmp_path: 
     # three products of 5 x 8 x 4 would be 960; the gradient of the batch is not asked for
     assert summary["flop_total"] == 6 * 2 * 2 * 5 * 8 * 4
     assert 0 < summary["mfu_ratio"] < 1
+    assert 0 < summary["busy_seconds"] < summary["wall_seconds"]
     assert "\nsteps        6 (" in run.stderr
     assert "\ncollectives  0\n" in run.stderr
     assert not re.search(r"[\r\x1b]|starting", run.stderr), "a line of progress is for terminals"

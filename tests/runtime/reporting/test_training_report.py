@@ -37,6 +37,8 @@ report.flush()
 print("torch" in sys.modules, flush=True)
 sys.stdin.readline()
 report.close(); report.close(); report.step()
+print("closed", flush=True)
+sys.stdin.readline()
 """
 
 
@@ -74,6 +76,10 @@ def test_a_loop_of_ones_own_tells_steps_samples_input_wait_and_checkpoints(daemo
     assert told.last_step_at_seconds <= time.monotonic()
     assert told.host_seconds_total is None, "nobody counts it there"
     assert daemon.owners() == (script.pid,)
+    assert script.stdin is not None
+    print(file=script.stdin, flush=True)
+    assert script.stdout.readline() == "closed\n"
+    assert daemon.owners() == ()
     _, errors = script.communicate("\n")
     assert (script.returncode, errors) == (0, "")
 
@@ -84,7 +90,7 @@ def test_without_a_daemon_or_with_cores_that_are_refused_training_goes_on(
     for socket, told in ((str(tmp_path / "none.sock"), ""), (daemon.socket, "this training is not reported: ")):
         script = started(["-c", LOOP], socket, NEURON_RT_VISIBLE_CORES="99")
         output, errors = script.communicate("\n")
-        assert (script.returncode, output) == (0, "False 1\nFalse\n")
+        assert (script.returncode, output) == (0, "False 1\nFalse\nclosed\n")
         assert errors.startswith(f"neurontools: {told}" if told else "")
         assert len(errors.splitlines()) == bool(told)
 

@@ -349,7 +349,8 @@ def test_executions_that_are_not_one_a_step_are_part_of_training() -> None:
     value_read = Training()
     for number in range(1, 22):
         value_read.step(*([FORWARD, ExecutionWork(Counter(float32=20))] if number % 10 == 5 else [TRAINING]))
-    assert value_read.totals() == (20, 22, 600)
+        value_read.step()
+    assert value_read.totals() == (40, 22, 600)
     all_sizes = Training()
     for number in range(10):
         all_sizes.step(ExecutionWork(Counter(float32=(10, 20, 60)[number % 3])))

@@ -40,6 +40,7 @@ DEFINED: dict[str, tuple[str, Callable[..., Any], Callable[..., Any] | None]] = 
     "optional": ("(Tensor x, Tensor? y=None) -> Tensor", lambda x, y=None: x + 1, lambda x, y=None: x.new_empty(3, 4)),
     "number": ("(Tensor x) -> int", lambda x: int((x > 0).sum()), None),
     "returns_its_input": ("(Tensor x) -> Tensor", lambda x: x, torch.empty_like),
+    "reinterprets_its_input": ("(Tensor x) -> Tensor", lambda x: x.view(torch.int32), None),
 }
 for name, (schema, kernel, meta) in DEFINED.items():
     LIBRARY.define(name + schema)

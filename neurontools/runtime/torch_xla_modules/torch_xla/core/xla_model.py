@@ -366,7 +366,6 @@ def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Any = 
 
     Returns a new tensor for one tensor; changes a list of tensors in place and returns it.
     """
-    ensure_world()
     group = join_subgroup(groups)
     if isinstance(inputs, Tensor):
         result = inputs.clone()
@@ -395,7 +394,6 @@ def all_gather(
     if not isinstance(value, Tensor):
         results = [all_gather(v, dim, groups) for v in value]
         return _into(output, results)
-    ensure_world()
     group = join_subgroup(groups)
     size = group_size(group)
     if size == 1:
@@ -431,7 +429,6 @@ def reduce_scatter(
     if not isinstance(input, Tensor):
         results = [reduce_scatter(reduce_type, each, scale, scatter_dim, shard_count, groups) for each in input]
         return _into(output, results)
-    ensure_world()
     group = join_subgroup(groups)
     parts = [part.contiguous() for part in input.detach().chunk(shard_count, scatter_dim)]
     if group_size(group) == 1:
@@ -471,7 +468,6 @@ def all_to_all(
     pin_layout: bool = True,
 ) -> Tensor:
     """Sends a part of the tensor to each rank and concatenates the received parts."""
-    ensure_world()
     group = join_subgroup(groups)
     parts = [part.contiguous() for part in value.detach().chunk(split_count, split_dimension)]
     if group_size(group) == 1:

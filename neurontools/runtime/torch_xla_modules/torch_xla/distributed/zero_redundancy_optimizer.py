@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from neurontools.runtime.execution.gloo import ensure_world, group_size, join_subgroup, rank_in_group
+from neurontools.runtime.execution.gloo import group_size, join_subgroup, rank_in_group
 
 from ..core import xla_model as xm
 
@@ -62,7 +62,6 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     def init_zero(self) -> None:
         """Creates the optimizer of this rank's shards. The constructor calls it unless `lazy_init` is set."""
-        ensure_world()
         group = join_subgroup(self.sharding_groups)
         self.local_world_size = group_size(group)
         self.local_rank = rank_in_group(xm.get_ordinal(), self.sharding_groups)

@@ -20,7 +20,7 @@ from torch.autograd import Function
 from torch.nn import Module
 from torch.utils._pytree import tree_map
 
-from neurontools.runtime.execution.gloo import ensure_world, group_size, join_subgroup, rank_in_group
+from neurontools.runtime.execution.gloo import group_size, join_subgroup, rank_in_group
 
 from ...core import xla_model as xm
 
@@ -285,7 +285,6 @@ class XlaFullyShardedDataParallel(Module):
                 "out: each parameter is sharded separately"
             )
         super().__init__()
-        ensure_world()
         group = join_subgroup(sharding_groups)
         self.rank = rank_in_group(xm.get_ordinal(), sharding_groups) if sharding_rank is None else sharding_rank
         self.world_size = group_size(group) if sharding_world_size is None else sharding_world_size
