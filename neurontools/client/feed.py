@@ -101,9 +101,9 @@ class Feed:
 
 
 class LiveFeed(Feed):
-    """Feed of a live daemon. When the connection is lost, it reconnects until the daemon is back.
+    """Feed of a live daemon. When the connection is lost, the feed reconnects until the daemon is back.
 
-    While the feed watches the daemon, `Backfill` fetches past snapshots and those missed while disconnected.
+    In the background, `Backfill` fetches past snapshots, including those taken while the connection was lost.
     """
 
     def __init__(self, socket_path: str, interval_seconds: float = 1.0) -> None:

@@ -1,7 +1,7 @@
-"""Compresses successive messages, which are mostly alike, in shared zlib streams: for timelines and for recordings.
+"""Compresses successive messages, which are mostly alike. Timelines and recordings use it.
 
-A message is cut into pieces of equal size. Each piece continues the zlib stream of the same piece of the previous
-message, so it takes few bytes where the two are alike.
+A message is cut into pieces of equal size. Each piece has its own zlib stream, which continues with the same piece of
+the next message. A piece takes few bytes if it resembles the same piece of the previous message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MOST_PIECE_BYTES = 28_000
 """Size limit of a piece: the zlib window (32 KiB) must reach back to the same piece of the previous message."""
 
 _LEVEL = 6  # zlib level; the output is 4 % smaller than at level 5, at the same speed
-_MESSAGES_PER_STREAM = 32  # in a `Packer`; unpacking the last of them takes one or two milliseconds
+_MESSAGES_PER_STREAM = 32  # messages in a stream of a `Packer`; unpacking the last one takes one or two milliseconds
 
 
 class MessageCompressor:
@@ -30,9 +30,7 @@ class MessageCompressor:
         self._streams: list[zlib._Compress] = []
 
     def compress(self, message: bytes) -> tuple[bytes, ...]:
-        """Returns the compressed pieces of a message. To decompress them, the earlier messages of the streams are
-        needed.
-        """
+        """Returns the compressed pieces of a message. Decompressing them requires the streams' earlier messages."""
         too_long = len(message) > MOST_PIECE_BYTES * len(self._streams)
         if self.message_count in (0, self._messages_per_stream) or too_long:
             self.message_count = 0
@@ -58,8 +56,8 @@ class MessageDecompressor:
     def decompress(self, pieces: Sequence[bytes]) -> bytes:
         """Returns the next message from its compressed pieces.
 
-        Raises ValueError if they are malformed, are not as many as those of the first message, or decompress to more
-        than `limit_bytes`.
+        Raises ValueError if the pieces are malformed, if their number differs from that of the first message, or if the
+        message has more than `limit_bytes`.
         """
         if not self._streams:
             self._streams = [zlib.decompressobj() for _ in pieces]

@@ -1,9 +1,9 @@
 """Reads and writes recordings: compact files of a host's snapshots that stay readable if the writer crashes.
 
-Format, version 2. A file starts with one line of text: `NEURONREC 2 {json}`. The JSON object names the program that
-wrote the file, the time of its start, and the fields that it knows (`_known_fields`). Records follow. Each record has a
-type (1 byte), the length of its payload (unsigned LEB128), the payload, and the CRC-32 of type and payload (4 bytes,
-big endian):
+Format, version 2. A file starts with one line of text: `NEURONREC 2 {json}`. The JSON object has the program that wrote
+the file, the time when the recording started, and the fields that the program knows (`_known_fields`). Records follow.
+Each record has a type (1 byte), the length of its payload (unsigned LEB128), the payload, and the CRC-32 of type and
+payload (4 bytes, big endian):
 
 * `K`, a key snapshot: a GetSnapshotResponse of neuron.proto as the daemon sent it, compressed by `MessageCompressor`.
   It starts new zlib streams. The payload is the compressed pieces, each after its length (unsigned LEB128).
@@ -40,10 +40,10 @@ _LONGEST_HEADER_BYTES = 4096
 _LONGEST_VERSION = 9
 _LONGEST_LENGTH_BYTES = 6
 _LONGEST_REASON = 200
-_LARGEST_SNAPSHOT_BYTES = 4 * 2**20  # a snapshot of the largest instance with a process on every core has 175,000 bytes
+_LARGEST_SNAPSHOT_BYTES = 4 * 2**20  # limit; the largest instance with a process on every core has 175,000 bytes
 _LONGEST_RECORD_BYTES = 2 * _LARGEST_SNAPSHOT_BYTES
 _MOST_PIECES = _LARGEST_SNAPSHOT_BYTES // MOST_PIECE_BYTES + 1
-_MOST_PARTS = 20_000  # the largest instance with a process on every core has 600: devices, cores, processes, models
+_MOST_PARTS = 20_000  # limit of devices, cores, processes and models; the largest instance in full use has 600
 
 
 class RecordingReader:
@@ -147,7 +147,7 @@ class RecordingReader:
         return about
 
     def _read(self, count: int) -> bytes:
-        """Reads at most `count` bytes. Counts them, because a pipe does not know its position."""
+        """Reads at most `count` bytes, and adds up the bytes read, because a pipe has no file position."""
         data = self._file.read(count)
         self._position_bytes += len(data)
         return data
@@ -214,7 +214,7 @@ def _parse(message: bytes) -> neuron_pb2.Snapshot:
 
 
 def _known_fields() -> dict[str, int]:
-    """Returns the highest field number of each message type in a snapshot, by the name of the type."""
+    """Returns the highest field number of each message type in a snapshot, keyed by the name of the message type."""
     found: dict[str, int] = {}
     descriptors: list[Descriptor] = [neuron_pb2.Snapshot.DESCRIPTOR]
     while descriptors:

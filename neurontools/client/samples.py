@@ -1,4 +1,4 @@
-"""Samples: the numbers of each snapshot that plots show, the time axis of plots, and curves of downsampled samples."""
+"""Samples are the numbers of a snapshot that plots show. Also: the time axis of plots, and curves of samples."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _Step = TypeVar("_Step")
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """The plotted numbers of one snapshot, by index of the physical core and by process. NaN means unknown."""
+    """The numbers of one snapshot that plots show, for each physical core and for each process. NaN means unknown."""
 
-    at_seconds: float  # monotonic time of the snapshot in the timeline
+    at_seconds: float  # time in the timeline: the host's CLOCK_MONOTONIC, continued across reboots
     owners: tuple[int, ...]  # PID of the owner of each core, 0 for a free core
     pids: tuple[int, ...]
     numbers: array[float]  # three numbers for each core, then two for each process; a single array saves memory
@@ -58,7 +58,7 @@ class HostSample:
 
     @property
     def size_bytes(self) -> int:
-        """Memory use of the numbers. PIDs do not count, because many samples share their tuples."""
+        """Memory use of the numbers. Leaves out the PIDs, because many samples share one tuple of PIDs."""
         return self.numbers.itemsize * len(self.numbers)
 
     def _core_values(self, place: int) -> array[float]:
@@ -115,11 +115,11 @@ class Downsampler(Generic[_Step]):
 
 
 class Samples:
-    """Samples, oldest first, and downsamplers that are updated with them. Not thread-safe."""
+    """A list of samples, oldest first. Also keeps the downsamplers of the samples up to date. Not thread-safe."""
 
     def __init__(self, samples: Iterable[HostSample] = ()) -> None:
         self._samples: list[HostSample] = []
-        self._pauses: list[float] = []  # end times of those intervals between samples that may be gaps
+        self._pauses: list[float] = []  # end time of each interval between samples that may be a gap
         self._downsamplers: dict[object, Downsampler[Any]] = {}
         for sample in samples:
             self.append(sample)
@@ -167,7 +167,7 @@ class Samples:
                 downsampler.add(sample)
 
     def downsampler(self, key: object, empty: Callable[[], Downsampler[_Step]]) -> Downsampler[_Step]:
-        """Returns the downsampler with this key, with all samples added. Calls `empty` to create a missing one."""
+        """Returns the downsampler with this key, which has all samples. Calls `empty` to create it if it is missing."""
         found: Downsampler[_Step] | None = self._downsamplers.pop(key, None)
         if found is None:
             found = empty()
@@ -181,8 +181,8 @@ class Samples:
     def gaps(self, first_seconds: float) -> list[tuple[float, float]]:
         """Returns the gaps that end after this time, each as the times of the samples before and after it.
 
-        There is a gap between two samples if they are much further apart than the daemon's sampling interval and than
-        the samples around them. So a view with a long update interval has no gaps.
+        A gap is a pause between two samples that is much longer than the daemon's sampling interval and than the usual
+        pause around it. So the regular pauses of a view with a long update interval are no gaps.
         """
         found = []
         for end in self._pauses[bisect_right(self._pauses, first_seconds) :]:
@@ -222,7 +222,7 @@ class TimeAxis:
 
     @property
     def last(self) -> int:
-        """The number of the last cell: the displayed time in cell lengths, rounded down."""
+        """Number of the last cell: the displayed time divided by the cell length, rounded down."""
         return int(self.shown_seconds // self.cell_seconds)
 
     @property
@@ -443,9 +443,9 @@ _OF_PROCESSES = ("executions_per_second", "latency_p99_seconds")  # attributes o
 class HostQuantity:
     """A quantity that plots read from each sample, for the whole host, some physical cores or one process.
 
-    `name` is the attribute of `HostSample`. A sample has the mean of the utilization, and the sum of other quantities.
-    For each time step, plots show the maximum of a level, such as memory, and the mean of a rate. Plots of the same
-    quantity with the same time step share a downsampler.
+    `name` is the attribute of `HostSample`. For several cores, the value in a sample is the mean utilization, or the
+    sum of another quantity. For each time step, plots show the maximum of a level, such as memory, and the mean of a
+    rate. Plots of the same quantity with the same time step share a downsampler.
     """
 
     name: str
@@ -466,7 +466,7 @@ class HostQuantity:
         return sum(values) / len(values) if self.name == "utilization_ratio" else sum(values)
 
     def _known_values(self, sample: HostSample, values: Sequence[float]) -> Sequence[float]:
-        """Returns the known values of the quantity's cores, of the cores of its process, or of its process."""
+        """Returns those of a sample's values that are known (not NaN) and belong to the quantity's cores or process."""
         if self.pid is not None:
             owners = sample.pids if self.name in _OF_PROCESSES else sample.owners
             pid = self.pid

@@ -59,8 +59,8 @@ class HostTimeline:
     def merge(self, moments: Sequence[Moment]) -> int:
         """Inserts snapshots, given in any order, and returns by how many the timeline grew.
 
-        If the timeline has a snapshot of the same time, the given one replaces it and its events. The oldest snapshots
-        beyond the memory limit are dropped.
+        If the timeline has a snapshot of the same time, the given snapshot replaces it and its events. The oldest
+        snapshots beyond the memory limit are dropped.
         """
         given = {moment.at_seconds: moment for moment in sorted(moments, key=_at)}
         if not given:
@@ -113,7 +113,7 @@ class HostTimeline:
         return self._samples.gaps(float("-inf"))
 
     def events(self, index: int) -> tuple[HostEvent, ...]:
-        """Returns the latest 500 events up to and including this index, oldest first."""
+        """Returns the latest 500 events of the snapshots up to and including this index, oldest first."""
         found: list[HostEvent] = []
         end = bisect_right(self._eventful, self.moments[index].at_seconds, key=_at)
         for position in range(end - 1, -1, -1):
@@ -179,7 +179,7 @@ def _decompress(packed: bytes) -> bytes:
 
 
 def is_oldest_first(packed: Sequence[bytes]) -> bool:
-    """Returns whether compressed replies come oldest snapshot first."""
+    """Returns whether the first compressed reply has an older snapshot than the last one."""
     return len(packed) > 1 and _parse(_decompress(packed[0])).sequence < _parse(_decompress(packed[-1])).sequence
 
 
@@ -228,10 +228,10 @@ class PastMomentBuilder:
         return self._after.sequence
 
     def make(self, packed: bytes) -> tuple[Moment, ...]:
-        """Converts the next older reply. Returns its `Moment`, and the previously returned one again, now with events.
+        """Converts the next older reply. Returns its `Moment`, and the previous `Moment` again, now with events.
 
-        Events are the difference to the snapshot before. Returns () if the reply is not older than the previous reply,
-        for example if it comes from another daemon. A reply at or before `oldest` completes the range.
+        The events of a snapshot are its differences from the snapshot before. Returns () if the reply is not older than
+        the previous reply, for example if another daemon sent it. A reply at or before `oldest` completes the range.
         """
         reply = _decompress(packed)
         message = _parse(reply)
@@ -282,7 +282,7 @@ def _has_time(snapshot: neuron_pb2.Snapshot) -> bool:
 
 
 def snapshot_order(snapshot: neuron_pb2.Snapshot) -> tuple[float, int]:
-    """Returns a sort key for the snapshots of a host since one boot: later snapshots have greater keys.
+    """Returns a sort key for the snapshots of a host from one boot: later snapshots have greater keys.
 
     The sequence number orders snapshots taken at the same time. It is not the only key, because it restarts with each
     daemon. The daemon's PID is not part of the key: in a container it is always 1.
@@ -296,10 +296,10 @@ class HostClock:
     def __init__(self) -> None:
         # `snapshot_order`, wall-clock time and daemon PID of the last snapshot
         self._last: tuple[tuple[float, int], float, int] | None = None
-        self._begun_seconds = 0.0  # the timeline minus CLOCK_MONOTONIC; grows with each reboot of the host
+        self._begun_seconds = 0.0  # timeline time minus the host's CLOCK_MONOTONIC; grows with each reboot of the host
 
     def timeline_seconds(self, snapshot: neuron_pb2.Snapshot) -> float | None:
-        """Returns the time of a snapshot in the timeline, in seconds; None if it is not newer than the last one."""
+        """Returns the seconds of a snapshot in the timeline; None if the snapshot is not newer than the last one."""
         at_seconds, at_unix_seconds = snapshot.taken_at_seconds, snapshot.taken_at_unix_seconds
         if self._last is not None:
             last_order, last_unix_seconds, last_pid = self._last

@@ -22,18 +22,21 @@ if TYPE_CHECKING:
 MAX_DEVICES = 64  # the driver's own limit
 MAX_CORES = 64
 _DEVICE, _CORE = "neuron", "neuron_core"
-_MAX_MOUNTINFO_BYTES = 4 * 2**20  # mountinfo of a Kubernetes node lists the mounts of all containers
+_MAX_MOUNTINFO_BYTES = 4 * 2**20  # large, because mountinfo of a Kubernetes node lists the mounts of all containers
 
 
 @dataclass(eq=False, slots=True)
 class DeviceDirectory:
-    """The sysfs directory of one device. `index` and `driver_index` differ in a container with only some devices."""
+    """The sysfs directory of one device.
+
+    `index` and `driver_index` differ in a container that has only some of the host's devices.
+    """
 
     index: int  # N of /dev/neuronN
     driver_index: int  # the number in the directory's name
     path: str
     number: str | None  # the device number, "major:minor"
-    _layouts: list[FileLocator]  # shared by all devices; empty until the first use of `layouts`
+    _layouts: list[FileLocator]  # the locator, in a list that all devices share; empty until the first use of `layouts`
 
     @property
     def layouts(self) -> FileLocator:
@@ -45,7 +48,7 @@ class DeviceDirectory:
         return self._layouts[0]
 
     def file_path(self, path: str) -> str:
-        """Returns the full path of a device file.
+        """Returns the full path of a sysfs file, whose `path` is relative to the device's directory.
 
         If `path` doesn't exist, searches the device's directory for a file of that name.
         """
@@ -165,7 +168,7 @@ _ADDRESS_CHARACTERS = 16
 
 @dataclass(frozen=True, slots=True)
 class DevicePlacement:
-    """PCI address, local CPUs and NUMA node of one device. `inferred` has the names of inferred fields."""
+    """PCI address, local CPUs and NUMA node of one device. `inferred` names the fields with an inferred value."""
 
     bdf: str | None
     cpu_affinity: str | None
@@ -183,7 +186,7 @@ def read_placements(
 
     Reads sysfs at the PCI address that the catalog has for a device. If the catalog has no address, assigns the host's
     PCI devices in order; with several devices, the result is marked as inferred. If the host has no PCI devices, as in
-    a copy of the tree, takes all values from the catalog and marks them as inferred.
+    a copy of the sysfs tree, takes all values from the catalog and marks them as inferred.
     """
     present = _addresses(roots, family)
     placements: dict[int, DevicePlacement] = {}
@@ -239,8 +242,8 @@ class HostArchitecture:
     """Device family and instance type of a host."""
 
     family: DeviceFamily
-    name: str  # of the instance type, or of the family if the size is unknown
-    instance_type: InstanceType | None  # None: the catalog has no entry
+    name: str  # name of the instance type, or of the family if the size is unknown
+    instance_type: InstanceType | None  # None if the catalog has no entry for the instance type
     name_is_inferred: bool = False  # whether the name comes from the devices, not from the firmware
 
 
@@ -269,7 +272,7 @@ def detect_architecture(roots: Roots, directories: list[DeviceDirectory]) -> Hos
     if product.startswith(family.sysfs.instance_type.lower()):  # the catalog lacks this size of the family
         return HostArchitecture(family, excerpt(product, 64), None)
     fitting = _matching_instance_types(family, len(directories))
-    # The first instance type in `fitting` supplies the facts of the devices: these types differ only in their networks.
+    # The instance types in `fitting` differ only in their networks, so the first one supplies the facts of the devices.
     name = fitting[0].name if len(fitting) == 1 else family.sysfs.instance_type.lower()
     return HostArchitecture(family, name, fitting[0] if fitting else None, name_is_inferred=True)
 

@@ -56,7 +56,7 @@ NUM_CORES = "NEURON_RT_NUM_CORES"
 LNC = "NEURON_LOGICAL_NC_CONFIG"
 LNC_ALIAS = "NEURON_RT_VIRTUAL_CORE_SIZE"
 PROCESS_TAG = "NEURON_PROCESS_TAG"
-SUMMARY_DIRECTORY = "NEURONTOOLS_SUMMARY_DIRECTORY"  # of the files that workers write for neuron-run
+SUMMARY_DIRECTORY = "NEURONTOOLS_SUMMARY_DIRECTORY"  # directory of the files that workers write for neuron-run
 INSPECT_ENABLE = "NEURON_RT_INSPECT_ENABLE"
 INSPECT_OUTPUT_DIRECTORY = "NEURON_RT_INSPECT_OUTPUT_DIR"
 INSPECT_MOST_EVENTS = "NEURON_RT_INSPECT_SYS_TRACE_MAX_EVENTS_PER_NC"
@@ -69,7 +69,10 @@ class InvalidCoreRequest(ValueError):
 
 
 def logical_neuroncore_config(environment: Mapping[str, str]) -> int | None:
-    """Returns the LNC that the environment sets (1 or 2), or None. Raises InvalidCoreRequest for other values."""
+    """Returns the LNC (logical NeuronCore configuration) that the environment sets, 1 or 2; None if it sets none.
+
+    Raises InvalidCoreRequest for other values.
+    """
     for name in (LNC, LNC_ALIAS):
         text = environment.get(name, "").strip()
         if text:

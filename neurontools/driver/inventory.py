@@ -1,4 +1,4 @@
-"""Reads the facts of a host that do not change, such as type and devices; takes snapshots without a daemon."""
+"""Reads the facts of a host that do not change, such as its type and devices. Takes snapshots without a daemon."""
 
 from __future__ import annotations
 
@@ -156,7 +156,9 @@ def read_inventory(roots: Roots, *, lnc: int | None = None, is_brief: bool = Fal
 
 
 def is_flipped(family_name: str, node_indices: Collection[int]) -> bool:
-    """Whether core numbers start at the other die than usual, as on nodes 1 and 3 of a Trainium2 UltraServer."""
+    """Whether the core numbers of a node are flipped: on nodes 1 and 3 of a Trainium2 UltraServer, they start at the
+    other die of each device.
+    """
     return family_name == "trainium2" and any(index in _FLIPPED_NODES for index in node_indices)
 
 
@@ -228,7 +230,7 @@ def _ultraserver_id(roots: Roots) -> str | None:
 
 
 def _node_indices(roots: Roots) -> list[tuple[int, int | None]]:
-    """Returns the node index of this host and the node count, once for each node_id file with a valid index.
+    """Returns a pair for each node_id file with a valid index: the node index of this host, and the node count.
 
     The suffix of the file name gives the node count; without a suffix, the count is None.
     """
@@ -241,10 +243,10 @@ def _node_indices(roots: Roots) -> list[tuple[int, int | None]]:
 
 
 def read_host_snapshot(roots: Roots | None = None) -> Snapshot | None:
-    """Takes a snapshot for a list of the devices. Returns None if there are no devices.
+    """Takes a brief snapshot, for a list of the devices. Returns None if there are no devices.
 
     The snapshot has no cores, because their state needs counters. Its processes have only PID, command, runtime version
-    and devices. Raises UserError if the family is unknown.
+    and devices. Raises UserError if the family of the devices is unknown.
     """
     roots = roots or Roots()
     inventory = read_inventory(roots, is_brief=True)

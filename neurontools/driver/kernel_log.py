@@ -111,7 +111,9 @@ class HardwareError:
     action: str | None = None
 
     def text(self, origin: str = "kernel:") -> str:
-        """Formats the line. Node agents match only if a space precedes NEURON_HW_ERR and follows the error name."""
+        """Formats the line. Node agents match the line only if a space precedes NEURON_HW_ERR and follows the error
+        name.
+        """
         fields = (
             ("instance-id", self.instance_id),
             ("hostname", self.hostname),

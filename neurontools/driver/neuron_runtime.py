@@ -21,7 +21,7 @@ from neurontools.driver.environment import (
 
 
 class NrtStatus(IntEnum):
-    """Status codes of the Neuron runtime (nrt_status.h) that executions end with here."""
+    """Those status codes of the Neuron runtime (nrt_status.h) that executions in this project can end with."""
 
     SUCCESS = 0
     FAILURE = 1
@@ -66,7 +66,7 @@ def _not_available_text(requested: str, available: int, logical_neuroncore_confi
 CORES_NOT_CONTIGUOUS = "Neuron cores are not contiguous"
 
 
-HIGHEST_CORE = 65535  # limit of core indices, higher than on any host: bounds a mistyped number
+HIGHEST_CORE = 65535  # limit of core indices, higher than on any host; rejects mistyped numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def execution_failure_lines(
     pid: int,
     at_unix_seconds: float,
 ) -> Iterator[str]:
-    """Yields the log lines of a failed execution: one for each cause, one for the status, then a block of facts."""
+    """Yields the log lines of a failed execution: a line for each cause, the status, then a block with `facts`."""
     for function, text in causes:
         yield runtime_error_line(function, text, pid, at_unix_seconds)
     yield runtime_error_line("NMGR:dlr_infer", f"Inference completed with err: {int(status)}", pid, at_unix_seconds)

@@ -87,9 +87,9 @@ class ProcessFiles:
         return {name: value for name, equals, value in pairs if equals}
 
     def runtime_version(self) -> str | None:
-        """Reads the version in the file name of the loaded libnrt.so. None without the library.
+        """Returns the version in the file name of the loaded libnrt.so; "unknown" if the file name has no version.
 
-        Returns "unknown" if the file name has no version.
+        Returns None if the process has not loaded the library.
         """
         try:
             maps = read_whole_file(f"{self._directory}/maps", _MAX_MAPS_BYTES)
@@ -289,7 +289,7 @@ def _parent(pid: int, proc: str) -> int:
 
 
 def _children(pid: int, proc: str) -> list[int]:
-    """Returns the PIDs of child processes, over all threads. Empty on a kernel without CONFIG_PROC_CHILDREN."""
+    """Returns the PIDs of the children of all threads of a process. Empty on a kernel without CONFIG_PROC_CHILDREN."""
     children: list[int] = []
     try:
         threads = os.listdir(f"{proc}/{pid}/task")[:1024]  # noqa: PTH208
@@ -445,9 +445,10 @@ def user_name(uid: int | None) -> str | None:
 class CoreAttribution:
     """Attributes physical cores to processes.
 
-    `cores` maps the PID of each process that uses the runtime to its cores. NEURON_RT_VISIBLE_CORES names them, if the
-    process has their devices open. A process without such cores gets all cores of each device that only it has open,
-    and is in `inferred_pids`. For a shared device, `candidates` lists the processes without such cores.
+    `cores` maps the PID of each process that uses the runtime to its cores: those in its NEURON_RT_VISIBLE_CORES that
+    are on devices it has open. Without such cores, the process gets all cores of each device that only it has open, and
+    is in `inferred_pids`. For a device that several processes share, `candidates` lists the processes without such
+    cores.
     """
 
     def __init__(self, found: Iterable[tuple[ObservedProcess, OpenDevices]], cores_per_device: int, lnc: int) -> None:

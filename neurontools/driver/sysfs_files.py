@@ -19,19 +19,19 @@ _PRIVATE_MODE = 0o400
 _RESET_MODE = 0o600
 
 # Driver versions that changed the sysfs tree.
-METRICS_SINCE = (2, 7)  # earlier drivers have files such as core_count, but no counters
-CURRENT_NAMES_SINCE = (2, 8)  # adds info/ and peak, renames infer_* to execute_*
+METRICS_SINCE = (2, 7)  # first driver version with counters; earlier versions have only files such as core_count
+CURRENT_NAMES_SINCE = (2, 8)  # this driver version adds info/ and peak, and renames infer_* to execute_*
 MEMORY_CATEGORIES = (2, 10)
 METRICS_OPENED_TO_USERS = (2, 15)
 SERIAL_NUMBERS_SINCE = (2, 15)
-OPENED_TO_USERS = (2, 28)  # all users may read core_count and connected_devices
-LIVE_COUNTERS_SINCE = (2, 30)  # runtime counters change while a process runs, not only at its end
+OPENED_TO_USERS = (2, 28)  # first driver version in which all users may read core_count and connected_devices
+LIVE_COUNTERS_SINCE = (2, 30)  # first driver version whose runtime counters change before a process ends
 POWER_AND_TIME = (2, 21)
 
 
 @dataclass(frozen=True, slots=True)
 class SysfsFile:
-    """A file of the sysfs tree. `generation` is its first hardware generation: 1 (Inferentia) to 4 (Trainium3).
+    """A file of the sysfs tree. `generation` is the first hardware generation with it: 1 (Inferentia) to 4 (Trainium3).
 
     Driver versions have the file from `since` on and before `until`; `until` None means no end.
     """
@@ -115,14 +115,14 @@ ECC_COUNTERS = {
 CONNECTED_DEVICES, CORE_COUNT, DEVICE_NUMBER = "connected_devices", "core_count", "dev"
 SERIAL_NUMBER = "info/serial_number"
 ARCH_TYPE = "info/architecture/arch_type"
-FIRST_ARCH_TYPE = "arch_type"  # path in driver 2.7; the value there has no prefix "ND"
+FIRST_ARCH_TYPE = "arch_type"  # path of ARCH_TYPE in driver 2.7, where the value has no prefix "ND"
 INSTANCE_TYPE = "info/architecture/instance_type"
 DEVICE_NAME = "info/architecture/device_name"
 POWER_UTILIZATION = "stats/power/utilization"
 UNHEALTHY_COMPONENTS = "stats/hardware/health_status/unhealthy_components"
 
 
-# Maps counters that were added to a directory later to the first driver version that has them.
+# Maps a counter to the first driver version that has it, if that is later than the first version of its directory.
 _MEMORY_SINCE = {
     "driver_memory": (2, 17),
     "collectives": (2, 17),
@@ -145,17 +145,17 @@ def other_info_path(name: str, value: str = "total") -> str:
 
 
 def device_memory_path(category: str, value: str = "total") -> str:
-    """Returns the path of a core's device memory in a category; `total` is the file with the current size."""
+    """Returns the path of a file about a core's device memory in a category; the file `total` has the current size."""
     return f"stats/memory_usage/device_mem/{category}/{value}"
 
 
 def host_memory_path(category: str, value: str = "total") -> str:
-    """Returns the path of a device's host memory in a category; `total` is the file with the current size."""
+    """Returns the path of a file about a device's host memory in a category; the file `total` has the current size."""
     return f"stats/memory_usage/host_mem/{category}/{value}"
 
 
 def core_memory_path(location: str, value: str = "total") -> str:
-    """Returns the path of all memory of a core; `location` is host_mem or device_mem."""
+    """Returns the path of a file about the memory of a core in all categories; `location` is host_mem or device_mem."""
     return f"stats/memory_usage/{location}/{value}"
 
 
@@ -252,7 +252,7 @@ def files_for_driver(
 
 
 def path_in_version(path: str, driver_version: tuple[int, ...]) -> str:
-    """Returns the path that a driver version has for a file; `path` is its path in the newest known version."""
+    """Returns the path of a file in a driver version; `path` is the file's path in the newest known version."""
     earlier = _EARLIER.get(path)
     return path if earlier is None or driver_version >= earlier[1] else earlier[0]
 
@@ -303,7 +303,7 @@ def read_text(path: str, limit_bytes: int = MAX_BYTES) -> str | None:
 
 
 def read_whole_file(path: str, limit_bytes: int) -> bytes:
-    """Reads to the end of the file, at most `limit_bytes`, as files of /proc require. Raises OSError if that fails."""
+    """Reads a file to its end, at most `limit_bytes`; files of /proc may need several reads. Raises OSError."""
     descriptor = open_file(path)
     try:
         pieces = []

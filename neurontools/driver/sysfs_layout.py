@@ -17,10 +17,10 @@ _CorePlace = tuple[str, str]
 
 
 class FileIndex:
-    """Known driver files, found by name in the directory of a device.
+    """Finds known driver files by name in the directory of a device.
 
-    `device` and `core` map the usual path to the found path, both relative to the device's directory. `ambiguous` has
-    the usual paths of files found more than once.
+    `device` and `core` map the usual path of a file to the path where it was found. Both are relative to the device's
+    directory. `ambiguous` has the usual paths of files found more than once.
     """
 
     def __init__(self, paths: list[str]) -> None:
@@ -101,7 +101,7 @@ class FileLocator:
             if place_of_core is None:
                 missing.append(path)
                 del locations.core[path]
-            elif place_of_core != locations.core[path]:  # else the file has not moved: only the first core lacks it
+            elif place_of_core != locations.core[path]:  # if equal, the file did not move: only the first core lacks it
                 locations.core[path] = place_of_core
                 locations.moved[path] = f"{place_of_core[0]}*{place_of_core[1]}"
         locations.ambiguous = tuple(path for path in missing if path in found.ambiguous)

@@ -25,14 +25,15 @@ KERNEL_LOG = "dev/kmsg"
 _DMI = "sys/devices/virtual/dmi/id"
 _SUFFIX_BY_PLATFORM = {"pod": "_4", "pds": ""}
 _NAMES_WITHOUT_SUFFIX = (2, 25)
-_MODE_OF_FOUR_NODES = 1  # the driver calls this mode X4
+_MODE_OF_FOUR_NODES = 1  # the value of ultraserver_mode that the driver calls X4
 
 
 class ExportedTree:
     """A directory with `sys`, `proc` and `dev`. `update` writes new values, and `close` removes the directory.
 
-    `driver_version` decides the files, their modes, and whether counters change while a process runs. Raises UserError
-    if the directory can't be used, and ValueError for an invalid version or an instance type without a catalog entry.
+    `driver_version` determines which files exist, their modes, and whether counters change while a process runs. Raises
+    UserError if the directory can't be used, and ValueError for an invalid version or an instance type without a
+    catalog entry.
     """
 
     def __init__(self, directory: str, snapshot: Snapshot, driver_version: str = DRIVER_VERSION) -> None:

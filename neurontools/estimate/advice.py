@@ -113,7 +113,7 @@ class RunFacts:
         return float(value) if isinstance(value, (int, float)) else 0.0
 
     def call_sites_of(self, event_prefix: str) -> list[CallSite]:
-        """Returns the call sites whose event starts with `event_prefix`, in descending order of training steps."""
+        """Returns the call sites whose event name starts with `event_prefix`, in descending order of training steps."""
         return [site for site in self.call_sites if site.event.startswith(event_prefix)]
 
     def main_call_site(self, event_prefix: str) -> str | None:

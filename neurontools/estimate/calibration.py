@@ -71,7 +71,7 @@ FAMILIES_HELD, FAMILIES = 5, 7
 `scripts/estimate-errors` computes."""
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "tf32": "tf32", "fp8": "float8_e4m3fn"}
-_LEAST_SPREAD = 0.10  # mean error of fits to a ViT-B/16 on published runs that were held out
+_LEAST_SPREAD = 0.10  # mean error of fits to published runs of a ViT-B/16, tested on runs that were held out
 _MOST_SPREAD = 0.5  # a larger mean error means that the rows come from different models
 _MAX_FILE_BYTES = 2**20
 
@@ -80,7 +80,8 @@ _MAX_FILE_BYTES = 2**20
 class CalibrationRow:
     """A measured training run. `batch` is per worker; `samples_per_second` is the sum over all workers.
 
-    If `workers` is None, the number of workers is unknown; the estimate assumes that of its own run.
+    `workers` is None if the number of workers is unknown. Then the run is assumed to have as many workers as the run to
+    be estimated.
     """
 
     instance_type: str
@@ -141,7 +142,7 @@ class Calibration:
 
     @classmethod
     def of(cls, rows: Sequence[CalibrationRow], flops_per_sample: float, run_workers: int = 1) -> Calibration:
-        """Fits both step-time models to measured runs of one training script.
+        """Fits the step-time model with overlap, and the one without, to measured runs of one training script.
 
         Raises EstimateError if no fit matches the rows, or if a row is faster than its hardware allows.
         """
@@ -161,12 +162,12 @@ class Calibration:
 
     @property
     def eta(self) -> Interval:
-        """The share of peak FLOPS that compute reaches, between the value of the fit with overlap and that without."""
+        """The share of peak FLOPS that compute reaches. Its ends are from the fits with and without overlap."""
         return _interval_between(1 / self.overlapping.slowdown, 1 / self.adding.slowdown)
 
     @property
     def execution_seconds(self) -> Interval:
-        """The host time per execution, between the value of the fit with overlap and that without."""
+        """The host time per execution. Its ends are from the fits with and without overlap."""
         return _interval_between(self.overlapping.host_seconds, self.adding.host_seconds)
 
 
@@ -251,9 +252,9 @@ def _measured_step(row: CalibrationRow, flops_per_sample: float, run_workers: in
 
 
 def _fit_overlapping(steps: Sequence[_MeasuredStep]) -> StepTimeFit:
-    """Returns the best fit over all splits of the runs into compute-bound and host-bound ones.
+    """Returns the best fit over all ways to split the runs into compute-bound and host-bound runs.
 
-    Each split counts the runs with the most executions per compute time as host-bound.
+    The host-bound runs are always those with the most executions per compute time.
     """
     ordered = sorted(steps, key=lambda step: step.executions / step.peak_seconds)
     fits = []
@@ -274,7 +275,8 @@ def _fit_adding(steps: Sequence[_MeasuredStep]) -> StepTimeFit:
     a1, b1 = sum(a for a, _ in rows), sum(b for _, b in rows)
     determinant = aa * bb - ab * ab
     if determinant <= 1e-9 * aa * bb:
-        # Equal ratios of executions to compute can't separate host and device time: assumes the best published compute.
+        # If all runs have the same ratio of executions to compute time, no fit can separate host and device time. So
+        # this assumes the best published compute rate.
         slowdown = min(a1 / aa, 1 / ETA.high)
         return StepTimeFit(overlaps=False, slowdown=slowdown, host_seconds=max((b1 - slowdown * ab) / bb, 0.0))
     slowdown, host = (bb * a1 - ab * b1) / determinant, (aa * b1 - ab * a1) / determinant

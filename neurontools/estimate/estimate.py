@@ -29,7 +29,7 @@ NOT_PREDICTED = (
 _SECONDS_PER_HOUR = 3600.0
 _BATCHES_PER_EXECUTION = 10  # batches per execution in published runs of a ViT-B/16 on inf2.xlarge
 _ACCUMULATED_BATCHES = 4
-_NOTABLE_COLLECTIVE_RATIO = 0.1  # least share of collectives in the step time for a prediction of accumulation
+_NOTABLE_COLLECTIVE_RATIO = 0.1  # least share of collectives in the step time for which accumulation is predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class StepTime:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds of each part of a step (the middle of its interval) by the part's name, longest first."""
+        """Maps the name of each part of a step to its seconds (the middle of its interval), longest part first."""
         middle = {"host launches": self.host.middle, "compute": self.compute.middle}
         if self.memory_seconds is not None:
             middle["memory"] = self.memory_seconds
@@ -230,10 +230,10 @@ class _Baseline:
     step: StepTime
 
     def speedup(self, changed: CountedRun, work: float = 1.0) -> Interval:
-        """Returns the samples per second of the changed run, divided by those of this run.
+        """Returns the samples per second of the changed run, divided by those of the unchanged run.
 
-        `work` is the ratio of their samples per step. Divides within each scenario, because the unknown properties of
-        the hardware are the same for both runs.
+        `work` is the ratio of the samples per step of the two runs. Divides within each scenario, because the unknown
+        properties of the hardware are the same for both runs.
         """
         after = step_time(changed, self.hardware, self.calibration)
         ratios = [work * before / now for before, now in zip(self.step.scenarios, after.scenarios, strict=True)]
@@ -322,7 +322,7 @@ def _larger_batch_effect(baseline: _Baseline) -> WhatIf | None:
     return WhatIf("a larger batch", Interval(1.0, 1.0), None, "compute binds, so a sample takes as long: no effect")
 
 
-# For each of these changes of a run, the model reliably predicts a gain or a loss.
+# The changes of a run whose gain or loss the model predicts reliably.
 _CHANGES: tuple[Callable[[_Baseline], WhatIf | None], ...] = (
     _bfloat16_effect,
     _batches_per_execution_effect,

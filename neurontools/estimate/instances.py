@@ -26,7 +26,7 @@ _CATALOG_FIELDS = {  # maps a kind of price to the name of its catalog field
 _PRICE_KEYS = frozenset({"instance_type", "kind", "usd_per_hour", "region", "date", "source"})
 _OLD_DAYS = 365
 _MAX_FILE_BYTES = 2**20
-_CATALOG_RATES = {  # the catalog's peak rates for torch's element types; the first known rate applies
+_CATALOG_RATES = {  # maps torch's element types to the catalog's rates; the first known rate applies
     "float32": ("fp32",),
     "bfloat16": ("bf16",),
     "float16": ("fp16", "bf16"),
@@ -72,7 +72,7 @@ class InstanceHardware:
         )
 
     def seconds_at_peak(self, flops_by_dtype: Mapping[str, float]) -> float:
-        """Returns the seconds that one core needs at peak rate. An element type without a rate has the float32 rate."""
+        """Returns the seconds that one core needs at peak rate. A type without a rate counts at the float32 rate."""
         slowest = self.peak_flops["float32"]
         return sum(flops / self.peak_flops.get(dtype, slowest) for dtype, flops in flops_by_dtype.items())
 

@@ -15,7 +15,7 @@ from neurontools.util.units import bytes_text, duration_text
 LEAST_STEPS = 10
 """A run with fewer steps gets no advice, because it is too short to show a steady state."""
 
-_HALF_OF_STEPS = 0.5  # events in more than this share of the steps belong to training; evaluations cause fewer
+_HALF_OF_STEPS = 0.5  # an event in more than this share of the steps belongs to training, not to evaluations
 
 _RECOMPILE_LEAST_GRAPHS = 3
 _RECOMPILE_STEPS_PER_GRAPH = 50
@@ -36,7 +36,7 @@ _HBM_PEAK_RATIO = 0.9
 _CHECKPOINT_RATIO = 0.05
 _CHECKPOINT_LEAST_SECONDS = 1.0
 _OUTSIDE_LOOP_RATIO = 0.5
-_OUTSIDE_LOOP_LEAST_SECONDS = 30.0  # imports and loading a model can take this long
+_OUTSIDE_LOOP_LEAST_SECONDS = 30.0  # time that imports and loading a model can normally take
 
 
 def _recompile(facts: RunFacts) -> Advice | None:

@@ -1,7 +1,7 @@
 """The metric families of AWS's neuron-monitor-prometheus.py, which existing dashboards and collectors query.
 
 Every series has the labels of `instance_labels`; a comment at each family lists its other labels. The help texts are
-AWS's, word for word, because readers that store metadata would report a change.
+AWS's, word for word, because readers that store metadata report a changed help text.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ MEMORY_CATEGORIES = ("constants", "model_code", "model_shared_scratchpad", "runt
 PERCENTILES = ("p0", "p1", "p25", "p50", "p75", "p99", "p100")
 ECC_EVENTS = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_corrected", "sram_ecc_uncorrected")
 
-# Labels: runtime_tag, neuroncore
+# Labels of this family: runtime_tag, neuroncore
 UTILIZATION = FamilyDefinition("neuroncore_utilization_ratio", MetricKind.GAUGE, "NeuronCore utilization ratio")
-# Labels: runtime_tag, neuroncore, memory_location ("None")
+# Labels of these families: runtime_tag, neuroncore, memory_location ("None")
 CORE_MEMORY = {
     category: FamilyDefinition(
         f"neuroncore_memory_usage_{category}", MetricKind.GAUGE, f"NeuronCore memory utilization for {category}"
     )
     for category in MEMORY_CATEGORIES
 }
-# Labels: runtime_tag, memory_location (host or neuron_device)
+# Labels of this family: runtime_tag, memory_location (host or neuron_device)
 RUNTIME_MEMORY = FamilyDefinition("neuron_runtime_memory_used_bytes", MetricKind.GAUGE, "Runtime memory used bytes")
-# Labels: runtime_tag, usage_type (user or system)
+# Labels of this family: runtime_tag, usage_type (user or system)
 RUNTIME_VCPU = FamilyDefinition("neuron_runtime_vcpu_usage_ratio", MetricKind.GAUGE, "Runtime vCPU utilization ratio")
-# Labels: runtime_tag, error_type
+# Labels of this family: runtime_tag, error_type
 EXECUTION_ERRORS = FamilyDefinition("execution_errors", MetricKind.COUNTER, "Execution errors total")
-# Labels: runtime_tag, status_type
+# Labels of this family: runtime_tag, status_type
 EXECUTION_STATUS = FamilyDefinition("execution_status", MetricKind.COUNTER, "Execution status total")
-# Labels: runtime_tag, percentile
+# Labels of this family: runtime_tag, percentile
 EXECUTION_LATENCY = FamilyDefinition("execution_latency_seconds", MetricKind.GAUGE, "Execution latency in seconds")
-# Labels: neuron_device_index, event_type
+# Labels of this family: neuron_device_index, event_type
 ECC = FamilyDefinition("hardware_ecc_events", MetricKind.COUNTER, "Hardware ecc events total")
 MEMORY_TOTAL = FamilyDefinition("system_memory_total_bytes", MetricKind.GAUGE, "System memory total_bytes bytes")
 MEMORY_USED = FamilyDefinition("system_memory_used_bytes", MetricKind.GAUGE, "System memory used_bytes bytes")
 SWAP_TOTAL = FamilyDefinition("system_swap_total_bytes", MetricKind.GAUGE, "System swap total_bytes bytes")
 SWAP_USED = FamilyDefinition("system_swap_used_bytes", MetricKind.GAUGE, "System swap used_bytes bytes")
 VCPU_COUNT = FamilyDefinition("system_vcpu_count", MetricKind.GAUGE, "System vCPU count")
-# Label: usage_type, which is user (user and nice) or system (system, io_wait, irq and soft_irq)
+# Label of this family: usage_type, "user" (user and nice) or "system" (system, io_wait, irq and soft_irq)
 VCPU_USAGE = FamilyDefinition("system_vcpu_usage_ratio", MetricKind.GAUGE, "System CPU utilization ratio")
 INSTANCE_INFO = FamilyDefinition("instance", MetricKind.INFO, "EC2 instance information")
 HARDWARE_LABELS = ("neuron_device_count", "neuroncore_per_device_count", "neuron_device_memory_size")

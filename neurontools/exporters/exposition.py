@@ -175,7 +175,7 @@ def _is_openmetrics(part: str) -> bool:
 
 
 class LabelTexts:
-    """Formats label sets that include the labels `base`, and caches their texts."""
+    """Formats sets of labels as texts and caches the texts. Each set includes the labels in `base`."""
 
     def __init__(self, base: tuple[tuple[str, str], ...] = ()) -> None:
         self.base = base
@@ -183,7 +183,7 @@ class LabelTexts:
         self._rows: dict[tuple[tuple[str, ...], tuple[str, ...]], Callable[..., tuple[str, ...]]] = {}
 
     def named(self, *names: str) -> Callable[..., str]:
-        """Returns a function that converts the values of labels with these names to a label text."""
+        """Returns a function that converts values of the labels with these names to the text of a label set."""
         if names not in self._texts:
             self._texts[names] = lru_cache(_MAX_CACHED_TEXTS)(
                 lambda *values: label_text((*self.base, *zip(names, map(str, values), strict=True)))
@@ -191,9 +191,10 @@ class LabelTexts:
         return self._texts[names]
 
     def rows(self, *names: str, last: tuple[str, ...]) -> Callable[..., tuple[str, ...]]:
-        """Returns a function that converts the values of all labels but the last to one label text per value in `last`.
+        """Returns a function that converts the values of labels to several texts of label sets.
 
-        `names` are the names of the labels.
+        `names` are the names of the labels. The function gets the values of all labels but the last. It returns one
+        text for each value of the last label in `last`.
         """
 
         def row(*values: str | int) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ _STEP_PARTS = tuple(part.name.replace(" ", "_") for part in STEP_PARTS)
 _NO_ATTRIBUTION = Attribution()
 _MOST_WARNINGS = 8
 _MOST_JOBS = 32  # limit of exported jobs, largest first; a job has nine series, plus one per rank
-_MAX_COMMAND_CHARACTERS = 128  # of the label `command`: Prometheus keeps label texts in its index
+_MAX_COMMAND_CHARACTERS = 128  # limit of the label `command`, because Prometheus keeps label texts in its index
 
 # Names of labels.
 _DEVICE = "neuron_device_index"
@@ -259,7 +259,7 @@ def _add_counters(samples: _Samples, group: LogicalNeuronCore, text: str) -> Non
 
 
 def _owner_values(process: Process) -> tuple[str | int, ...]:
-    """Returns the label values for _OWNER; a value that the process lacks is ""."""
+    """Returns a process's values for the labels in _OWNER; a value that the process lacks is ""."""
     attribution = process.attribution or _NO_ATTRIBUTION
     return (
         process.pid,

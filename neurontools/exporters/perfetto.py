@@ -41,7 +41,7 @@ _double = struct.Struct("<d").pack
 
 _NS_PER_SECOND = 1e9
 _NO_NOTES: Mapping[str, str | int] = {}
-_GAP_PAUSES = 2.5  # a pause is a gap if it exceeds this many times both the previous pause and the interval
+_GAP_PAUSES = 2.5  # a pause is a gap if it exceeds this multiple of the previous pause and of the interval
 _LONGEST_TEXT = 200
 _LONGEST_COMMAND = 4000
 

@@ -67,7 +67,7 @@ _CORE_CATEGORIES = ("constants", "model_code", "model_shared_scratchpad", "runti
 _SUBGRAPH_CATEGORIES = ("constants", "model_code", "runtime_memory", "tensors")
 _NO_ERRORS = {name.removesuffix("_total"): 0 for name in ErrorCounters.__slots__}
 _NO_EXECUTIONS = {name.removesuffix("_total"): 0 for name in ExecutionCounters.__slots__}
-# These have the order of AWS's records.
+# The percentiles, ECC counters and CPU shares have the order of AWS's records.
 _PERCENTILES = ("p0", "p1", "p100", "p25", "p50", "p75", "p99")
 _ECC_COUNTERS = ("mem_corrected", "mem_uncorrected", "sram_uncorrected", "sram_corrected")
 _CPU_SHARES = ("user", "nice", "system", "idle", "io_wait", "irq", "soft_irq")
@@ -411,7 +411,7 @@ def neuron_hardware_info(instance: Instance) -> NeuronHardwareInfo:
 
 
 def neuron_k8s_info(period: RecordPeriod) -> NeuronK8sInfo:
-    """Returns the pod of each core and device: the pod that the kubelet allocated it to, else that of its process."""
+    """Returns the pod of each core and device: the pod to which the kubelet allocated it, else its process's pod."""
     cores: dict[int, K8sUser] = {}
     devices: dict[int, K8sUser] = {}
     snapshot = period.now

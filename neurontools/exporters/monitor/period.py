@@ -106,9 +106,9 @@ class RecordPeriod:
         return earlier is None or earlier.measured_at_seconds != process.measured_at_seconds
 
     def _counted_here(self, process: Process) -> bool:
-        """Whether all counts of a process belong to this period, given that the baseline lacks the process.
+        """Whether a process that the baseline lacks did all its counted work in this period.
 
-        They do not if the process began to count before the first record, while the daemon did not know it.
+        False if the process began to count before the first record, while the daemon did not know it.
         """
         since_seconds = process.counted_since_seconds
         return self.before is not None and (since_seconds is None or since_seconds >= self._began_seconds)

@@ -48,10 +48,11 @@ def make_record(
     before: Callable[[GroupKey], RecordBaseline | None],
     is_due: Callable[[GroupKey], bool] = lambda _: True,
 ) -> Record:
-    """Makes the record of a snapshot from the due groups, each over the period since the baseline from `before`.
+    """Makes the record of a snapshot from the metric groups that are due.
 
-    Omits groups that are not due, so that readers don't count their numbers twice. Lists a process once, even if
-    several runtime entries select it. If several of these entries have a group, the first entry determines its period.
+    `before` returns the baseline of a group, at which its period begins. Omits groups that are not due, so that readers
+    don't count their numbers twice. Lists a process once, even if several runtime entries select it. If several of
+    these entries have a group, the first entry determines its period.
     """
     periods: dict[int, RecordPeriod] = {}
 
@@ -118,7 +119,7 @@ class _DueTime:
 
 
 class GroupSchedule:
-    """Schedules keys, such as metric groups, by their periods. All are due at the start; missed times are skipped."""
+    """Schedules keys, such as metric groups, by their periods. All are due at the start. Missed times are skipped."""
 
     def __init__(
         self, periods: Iterable[tuple[object, float]], start_seconds: float, idle_period_seconds: float
