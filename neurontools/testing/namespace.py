@@ -46,12 +46,12 @@ def enter(directory: str) -> None:
     try:
         _enter(directory)
     except OSError as error:
-        place = error.filename or directory  # an error of write() has no file name
+        place = error.filename or directory  # OSError has no file name if write() failed
         raise UserError(f"{place}: {error.strerror}; run as root", EXIT_PERMISSION) from None
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Replaces this process by the command. Returns an exit code only if that fails."""
+    """Replaces this process by the command. Returns an exit code only if the command can't be started."""
     if len(arguments) < 2 or arguments[0].startswith("-"):
         print(_USAGE, file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
@@ -182,7 +182,7 @@ def _add_commands() -> None:
     place = Path(_BIN)
     if not place.is_dir():
         top = Path("/opt")
-        if not top.is_dir():  # does not create /opt, which would remain after the command
+        if not top.is_dir():  # if created here, /opt would remain on the host
             return
         _cover(top, Path("/nowhere"))
         place.mkdir(parents=True)
@@ -190,7 +190,7 @@ def _add_commands() -> None:
         _mount_memory(place)
     for name in _COMMANDS:
         own_command = Path(sys.executable).with_name(name)
-        # The interpreter's directory may be unreadable for this user.
+        # Searches PATH, because this user may not be allowed to read the interpreter's directory.
         found = str(own_command) if os.access(own_command, os.X_OK) else shutil.which(name)
         if found is not None:
             (place / name).symlink_to(found)

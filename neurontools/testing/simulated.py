@@ -190,7 +190,7 @@ class SimulatedHost(SimulatedDriver):
         return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
 
 
-_FLEET_START_SECONDS, _FLEET_START_SECONDS_PER_HOST = 60.0, 3.0  # long enough on a busy host too
+_FLEET_START_SECONDS, _FLEET_START_SECONDS_PER_HOST = 60.0, 3.0  # also enough on a busy host
 _FLEET_STOP_SECONDS = 60.0
 
 
@@ -199,8 +199,8 @@ class SimulatedFleet:
 
     `hostfile` lists the hosts for `neuron-top --hostfile`, `places` for programs. The fleet ends with this process,
     even if this process is killed, and removes its files. `mix` is the command's option --mix. `stop` kills the process
-    of a host, and so all hosts of that process; with as many `processes` as `hosts`, each host has its own. Entering
-    the context raises RuntimeError with the command's message if the fleet does not start.
+    that simulates a host, and thus all hosts in that process. If `processes` equals `hosts`, each host has its own
+    process. Entering the context raises RuntimeError with the command's message if the fleet does not start.
     """
 
     def __init__(

@@ -54,12 +54,12 @@ class NeuronTop(App[None]):
         self.terminal_driver: TerminalDriver | None = None  # set by TerminalDriver; None with Textual's own driver
         self.dashboard = dashboard
         self.typed_ahead = typed_ahead or TypedAhead()
-        self._has_next = typed_ahead is not None  # whether the page of many hosts follows when the user leaves
+        self._has_next = typed_ahead is not None  # whether leaving opens the page of many hosts
         self.dashboard_widget = DashboardWidget(dashboard, theme_name, self.typed_ahead)
         self._settings_file = settings_file
         self.endings: ExitSignals | None = None
         self.attributes_before: list[Any] | None = None  # terminal attributes before the first frame
-        self.on_takeover: Callable[[], object] = lambda: None  # called once Textual owns the alternate screen
+        self.on_takeover: Callable[[], object] = lambda: None  # callback when Textual takes over the screen
         self.early_keys = ""  # characters that the user typed before Textual started
         self._is_pending = False
         self._exit_stack = ExitStack()
@@ -94,7 +94,7 @@ class NeuronTop(App[None]):
         self.dashboard_widget.is_behind = lambda: driver.is_behind
         if isinstance(driver, HandoverDriver):
             self.dashboard_widget.paint = driver.write
-            # Since `_show` ran, Textual may have rendered lines without writing them to the terminal.
+            # Draws again, because Textual may have rendered lines before this point without writing them.
             self.dashboard_widget.refresh()
 
     def on_mount(self) -> None:

@@ -371,7 +371,7 @@ def _open_details(dashboard: DashboardState, message_for_job: str) -> bool:
 
 
 def _go_to_event(dashboard: DashboardState, step: int) -> None:
-    """Moves to the next (1) or previous (-1) match of the search; without a search, to the next or previous event."""
+    """Moves to the next (`step` 1) or previous (-1) match of the search; if there is no search, to such an event."""
     if not dashboard.search_text:
         if not dashboard.time.to_event(step):
             dashboard.show_message("no later event" if step > 0 else "no earlier event")
@@ -380,7 +380,7 @@ def _go_to_event(dashboard: DashboardState, step: int) -> None:
     if not dashboard.to_match(step):
         dashboard.show_message(f"nothing matches {shown}")
     elif dashboard.page != "processes" and (context := dashboard.render_context()) is not None:
-        # Not on the process list, whose heading already shows the number of matches.
+        # The process list shows no such message, because its heading already has the number of matches.
         dashboard.show_message(f"search: {shown}, {context.match_text}")
 
 
@@ -470,7 +470,7 @@ class Dashboard(DashboardState):
         return action is not None and self.act(action, key)
 
     def act(self, action: keys.KeyAction, key: str = "") -> bool:
-        """Runs an action; `key` is the key that was pressed. Returns True."""
+        """Runs an action; `key` is the key that was pressed. Always returns True, which marks the key as handled."""
         self.forget_message()
         try:
             if action.name == "choose_tab":
@@ -482,7 +482,7 @@ class Dashboard(DashboardState):
         return True
 
     def _choose(self, choices: OpenDialog, key: str) -> bool:
-        self.open_dialog = None  # so that the dialog closes even if its callback raises
+        self.open_dialog = None  # closes the dialog even if its callback raises an error
         self.open_dialog = choices.press(key)
         return True
 
@@ -503,7 +503,7 @@ class Dashboard(DashboardState):
                 self.open_dialog.move_to(int(argument))
                 return self._choose(self.open_dialog, "enter")
             return False
-        if action == "key":  # the argument is the default key; the user may have rebound it
+        if action == "key":  # `argument` is the default key of an action, even if the user has changed that key
             return (
                 self.edited_filter is None and self.edited_search is None and self.act(keys.BY_KEY[argument], argument)
             )

@@ -241,7 +241,7 @@ class OpenDialog:
     back: Callable[[], OpenDialog | None] | None = None
 
     def with_back(self, back: Callable[[], OpenDialog | None] | None) -> OpenDialog:
-        """Sets `back`, which the other callbacks may call too. Returns this dialog."""
+        """Sets the callback for Esc, and returns this dialog."""
         self.back = back
         return self
 

@@ -174,10 +174,10 @@ class DashboardWidget(Widget, can_focus=True):
         self._lines: list[Line] = []
         self._strips: list[Strip | None] = []  # rendered lines; None: not rendered yet
         self._drawn_size = (0, 0)
-        self.when_drawn: Callable[[], None] | None = None  # called once, after the first full draw
-        self.is_behind: Callable[[], bool] = lambda: False  # returns whether the terminal still has output queued
+        self.when_drawn: Callable[[], None] | None = None  # callback after the first full draw
+        self.is_behind: Callable[[], bool] = lambda: False  # callback: whether terminal output is queued
         self._is_redraw_pending = self._is_whole_pending = False
-        self.paint: Callable[[str], None] | None = None  # writes text to the terminal; None: Textual draws
+        self.paint: Callable[[str], None] | None = None  # function that writes to the terminal; None: Textual writes
 
     def redraw(self, *, whole: bool = False) -> None:
         """Draws the page and writes the changed cells. If the terminal still has output queued, draws later."""

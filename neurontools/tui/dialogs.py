@@ -36,14 +36,14 @@ def column_dialog(dashboard: DashboardState, at: str = "") -> OpenDialog:
     """Returns the dialog for the columns: visible ones in order, then hidden ones. The cursor is at column `at`."""
     settings = dashboard.settings
     shown = list(settings.columns) or [column.key for column in EVERY_COLUMN if column.offered]
-    if COMMAND.key in shown:  # the command is always last, because it takes the remaining width
+    if COMMAND.key in shown:  # the command column is always last, because it takes the remaining width
         shown = [*(key for key in shown if key != COMMAND.key), COMMAND.key]
     keys = [*shown, *(column.key for column in EVERY_COLUMN if column.key not in shown)]
 
     def toggle(number: int) -> OpenDialog:
         key = keys[number]
         changed = [each for each in shown if each != key] if key in shown else [*shown, key]
-        settings.columns = tuple(changed or shown)  # never hides the last column
+        settings.columns = tuple(changed or shown)  # keeps the columns if none would be left
         return again(key)
 
     def mover(step: int) -> Callable[[int], OpenDialog]:
@@ -86,7 +86,7 @@ def device_dialog(dashboard: DashboardState, cursor: int = 0) -> OpenDialog:
     indices = [device.index for device in devices]
 
     def show(hidden: frozenset[int], number: int) -> OpenDialog:
-        if len(hidden) < len(indices):  # never hides the last device
+        if len(hidden) < len(indices):  # at least one device must stay visible
             dashboard.hide_devices(hidden)
         return device_dialog(dashboard, number).with_back(opened.back)
 

@@ -128,7 +128,7 @@ class KeyMap:
 
     def _actions_with(self, changes: Mapping[str, object]) -> tuple[KeyAction, ...]:
         names = [action.name for action in ACTIONS]
-        given: dict[str, str] = {}  # name of the action, by Textual's name of the key
+        given: dict[str, str] = {}  # maps Textual's name of a key to the name of its action
         shown: dict[str, list[str]] = {}
         for name, value in changes.items():
             texts = [value] if isinstance(value, str) else value

@@ -64,7 +64,7 @@ def _invalid_reason(name: str, value: object) -> str:
     """Returns why a setting's value, already of the right type, is invalid; "" if it is valid."""
     if name in _BOUNDS and isinstance(value, float):
         low, high = _BOUNDS[name]
-        # NaN fails the comparison, so it is invalid.
+        # NaN is invalid, because a comparison with NaN is false.
         return "" if low <= value <= high else f"{value:g} is not from {low:g} to {high:g}"
     names: Sequence[str] = _WORDS.get(name, ())
     if name in _OF_COLUMNS:

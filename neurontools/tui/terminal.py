@@ -23,7 +23,7 @@ class TerminalOutput:
         self._encoding = file.encoding
         self._on_end: Callable[[], object] | None = on_end
         self._at_once: int | None = None
-        self._handed_over = self._written = 0  # texts passed to the writer thread; texts that it wrote
+        self._handed_over = self._written = 0  # number of texts passed to the writer thread, and written by it
 
     def open(self) -> None:
         """Opens a second, non-blocking descriptor of the terminal.
@@ -99,7 +99,7 @@ class TypedAhead:
         self.is_collecting = True
 
     def add(self, key: str, character: str | None, *, is_unread: bool = False) -> None:
-        """Stores a key. The driver sets `is_unread`: its keys were typed later than those that the page stores."""
+        """Stores a key. `is_unread` marks a key from the driver, which was typed later than the keys from the page."""
         keys = self._unread if is_unread else self._waiting
         if len(keys) < _MOST_KEYS:
             keys.append((key, character))

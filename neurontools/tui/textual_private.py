@@ -209,7 +209,7 @@ class TerminalDriver(LinuxDriver):
         if self._has_terminal:
             self.suspend_application_mode()
         elif not self._is_waiting:
-            return  # the application is ending
+            return  # the application is ending, so it does not need the terminal again
         self._must_signal_resume = True
         self.resume_application_mode()
 

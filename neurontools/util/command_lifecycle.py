@@ -57,7 +57,7 @@ def run_command(command: str, work: "Callable[[list[str]], int]", *, is_service:
             _signal.signal(number, end_on_signal)
     try:
         os._exit(_exit_code(command, work, is_service=is_service))
-    except KeyboardInterrupt:  # also an interrupt that `_exit_code` found behind another exception
+    except KeyboardInterrupt:  # also if the clean-up after Ctrl-C raised another exception
         os._exit(EXIT_INTERRUPTED)
     except OutputClosed:
         _die_by_signal(_signal.SIGPIPE)
@@ -117,7 +117,7 @@ def _reserve_standard_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDONLY)  # open() returns the lowest free descriptor, which is this one
+            os.open(os.devnull, os.O_RDONLY)  # open() returns the lowest free number: the number of the closed stream
 
 
 def _exit_code(command: str, work: "Callable[[list[str]], int]", *, is_service: bool) -> int:
@@ -144,7 +144,7 @@ def _run_and_cleanup(work: "Callable[[list[str]], int]") -> int:
             raise UserError(end.code) from end
         return end.code or 0
     finally:
-        registry = sys.modules.get("neurontools.rpc.tunnel_registry")  # only loaded if the command opened a tunnel
+        registry = sys.modules.get("neurontools.rpc.tunnel_registry")  # None if the command opened no tunnel
         if registry is not None:
             from neurontools.util.signals import DeferredSignals
 

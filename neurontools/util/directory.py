@@ -50,10 +50,10 @@ class Directory:
         return _Walk(os.fspath(path), make_mode, may_be_link).directory()
 
     def open_subdirectory(self, name: str, *, make_mode: int | None = None) -> Directory:
-        """Opens a subdirectory. Raises NotTrusted for links, and unless this user, root or `shared_group` owns it.
+        """Opens a subdirectory of this user, root or `shared_group`. Raises NotTrusted for other owners and for links.
 
-        With `make_mode`, creates a missing subdirectory with this mode. Below a shared directory, it gets the mode of
-        that directory instead.
+        With `make_mode`, creates a missing subdirectory with this mode. In a shared directory, the new subdirectory has
+        the mode of the shared directory instead.
         """
         group = self.shared_group
         is_new = make_mode is not None and _make(self.descriptor, name, make_mode)
@@ -84,7 +84,7 @@ class Directory:
 
     @property
     def shared_group(self) -> int | None:
-        """Group that shares the directory. None unless the mode of the directory is a shared one, such as 3770."""
+        """Group that may write to the directory under a shared mode, such as 3770. None if the mode is not shared."""
         found = os.fstat(self.descriptor)
         is_shared = found.st_mode & _SHARED_MODE == _SHARED_MODE and not found.st_mode & stat.S_IWOTH
         return found.st_gid if is_shared else None

@@ -78,7 +78,7 @@ _FORMULA_SIGNS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 
 def copy_fields(kind: type[Record], /, *sources: object, **changed: object) -> Record:
-    """Builds a dataclass from `changed`, and from the attributes with the same names of the first source with them."""
+    """Builds a dataclass. A field has its value from `changed`, else from the first source with this attribute."""
     names = [field.name for field in fields(kind) if field.name not in changed]  # type: ignore[arg-type]
     copied = {name: getattr(source, name) for source in reversed(sources) for name in names if hasattr(source, name)}
     return kind(**copied, **changed)
@@ -105,7 +105,7 @@ def foreign_cell(text: str) -> str:
 
 _VOID_ELEMENTS = frozenset({"meta", "link", "input", "rect", "line", "path"})
 
-# The escapes of html.escape, whose module would import re.
+# The same escapes as html.escape. Its module `html` is not imported, because `html` imports the slow module re.
 _MARKUP_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 
 
@@ -182,7 +182,7 @@ def _align_left(text: str, width: int) -> str:
 
 
 def _center(text: str, width: int) -> str:
-    """Centers text in a cell. Unlike str.center, always adds an odd space on the right, as in the original tools."""
+    """Centers text in a cell. An odd number of spaces puts one more on the right, as in the original tools."""
     gap = width - cell_width(text)
     return " " * (gap // 2) + text + " " * (gap - gap // 2)
 
@@ -198,8 +198,8 @@ def read_options(option: str, path: str, defaults: Mapping[str, object]) -> dict
     """Reads the TOML file that a command-line option names. Raises UserError with the name of the file.
 
     `defaults` maps each allowed key to its default. The default's type decides which values the key accepts: a tuple
-    accepts a list of strings, a bool accepts true or false, None accepts a string. Returns only the keys in the file; a
-    list becomes a tuple.
+    accepts a list of strings, a bool accepts true or false, None accepts a string. Returns the values of the keys that
+    are in the file. Lists are returned as tuples.
     """
     import tomllib  # imported here because it is slow and few commands need it
     from pathlib import Path

@@ -31,7 +31,7 @@ def lazy_names(package: str, names: list[str], *modules: str) -> tuple[Callable[
     return get, lambda: names
 
 
-# Light replacements of Generic and TypeVar, unless typing is already loaded; importing it takes long.
+# Replaces Generic and TypeVar unless typing is already loaded, because importing typing takes several milliseconds.
 if TYPE_CHECKING or "typing" in sys.modules:
     from typing import Generic as Generic  # noqa: PLC0414 - this module exports the name
     from typing import TypeVar as TypeVar  # noqa: PLC0414
@@ -162,7 +162,7 @@ class LightEnum:
 
 
 def import_without(module: str, *optional: str) -> None:
-    """Imports a standard module without modules that it can do without, such as asyncio without ssl (4 MiB of OpenSSL).
+    """Imports a standard module without its optional imports, such as asyncio without ssl, which saves 4 MiB.
 
     The module works as in a Python built without the `optional` modules. Importing them later works, but the module
     does not use them. Has no effect on `optional` modules that are already loaded.

@@ -17,7 +17,7 @@ def script_text(command: str) -> str:
     directory. A path ends at its first space, so `/home/my dir/train.py` becomes `my dir/train.py`.
     """
     words = command[:_LONGEST_COMMAND].split()
-    if not words or words[0].startswith("["):  # a kernel thread or a synthetic process
+    if not words or words[0].startswith("["):  # a name in brackets, of a kernel thread or a synthetic process
         return " ".join(words)
     script = _after_interpreter(words) if _is_interpreter(words[0]) else words
     return " ".join([_base(script[0]), *script[1:]]) if script else _base(words[0])

@@ -54,7 +54,7 @@ class DeferredSignals:
     def release(self) -> None:
         """Restores the handlers and calls the handler of each pending signal once. Handlers may raise."""
         for number, handler in self._handlers.items():
-            if _signal.getsignal(number) == self._defer:  # false if the program has replaced the handler meanwhile
+            if _signal.getsignal(number) == self._defer:  # keeps a handler that the program has set meanwhile
                 _signal.signal(number, handler)
         for number in dict.fromkeys(self._pending):
             self._handlers[number](number, None)

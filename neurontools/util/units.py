@@ -39,7 +39,7 @@ def mean_known(values: Iterable[float | None]) -> float | None:
 
 
 def _scaled(value: float, step: int, units: tuple[str, ...]) -> tuple[float, str]:
-    """Converts to the largest fitting unit. Rounds to one decimal before comparing: 1023.99 KB becomes 1.0 MB."""
+    """Converts a value to the largest unit in which it is at least 1, after rounding: 1023.99 KB becomes 1.0 MB."""
     power = 0
     while power < len(units) - 1 and round(abs(value), 1 if power else 0) >= step:
         value /= step

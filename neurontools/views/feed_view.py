@@ -193,8 +193,8 @@ class FeedView:
     searches: dict[str, str] = field(default_factory=dict)  # search text by list
     selected_rows: dict[str, str] = field(default_factory=dict)  # key of the selected job or process, by page
     details_pid: int | None = None
-    is_context_shown: bool = False  # process details have environment and process tree instead of plots
-    is_time_shown: bool = False  # process details have the time breakdown instead of plots
+    is_context_shown: bool = False  # whether process details show environment and process tree, not plots
+    is_time_shown: bool = False  # whether process details show the time breakdown, not plots
     device_index: int = 0
     core_index: int | None = None
     device_filter: DeviceFilter = DeviceFilter()
@@ -332,7 +332,7 @@ class FeedView:
         return job_rows(context) if context.page == "overview" and not context.is_tree_shown else None
 
     def _follow_selected(self, context: RenderContext) -> None:
-        """Moves the cursor to the row of the selected job or process, because rows come, go and move."""
+        """Moves the cursor to the current row of the selected job or process. Rows can move between snapshots."""
         rows = self.rows(context)
         if rows is None:
             return

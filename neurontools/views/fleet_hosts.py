@@ -27,7 +27,7 @@ _MOST_NAMES = 3
 HostSort = Callable[[Iterable[HostState]], list[HostState]]
 _LEAST_WIDTH_WITH_CELLS = 100  # least width of a screen whose host table shows a cell per device
 _MINUTE_SECONDS = 60
-_CLOCK_SECONDS = 60.0  # a smaller difference between a host's clock and ours is not shown
+_CLOCK_SECONDS = 60.0  # smaller differences between a host's clock and the clock here are not shown
 _STYLES = {
     Severity.CRITICAL: "bad",
     Severity.WARNING: "warn",

@@ -160,7 +160,7 @@ def heatmap_page(context: RenderContext, width: int, height: int) -> TextPage:
         page.add_lines(fit(((f"  {backfill_text(context) or 'no history yet'}", "dim"),), width))
         return page
     foot = [event_line(context, axis, width), clock_line(context, axis, width)] if height >= _LEAST_FOOT_HEIGHT else []
-    # Each time interval, with the number of adjacent cells that show it.
+    # Pairs of a time interval and the number of adjacent cells that show this interval.
     intervals = groupby(context.series.core_steps(axis), key=id)
     stretches = [(same[0], len(same)) for _, group in intervals if (same := list(group))]
     named_devices: set[int] = set()  # devices whose name is on a line already

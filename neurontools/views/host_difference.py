@@ -20,7 +20,7 @@ ProcessTest = Callable[[ProcessFigures], bool]
 ComparedJob = Sequence[ProcessFigures]  # the processes of a job in one snapshot
 SCHEMA_VERSION = 1
 NOISE_RATIO = 0.05  # the table leaves out relative changes up to this size
-_NOISE_POINTS = 0.01  # the table leaves out smaller absolute changes of values that are ratios, such as utilization
+_NOISE_POINTS = 0.01  # the table leaves out smaller changes of ratios, such as a utilization of 0.505 after 0.5
 _TITLE_CELLS, _VALUE_CELLS = 26, 18
 _MOST_NAME_CELLS = 60
 
@@ -208,7 +208,7 @@ class SubjectValues:
 class RecordingSide:
     """One side of the comparison: values collected from snapshots of a host.
 
-    `name` is the user's argument, for example a file of a recording. `moment_count` is the number of snapshots in it.
+    `name` is the user's argument, such as the file of a recording. `moment_count` is its number of snapshots.
     """
 
     def __init__(self, name: str, *, moment_count: int = 1) -> None:
@@ -288,7 +288,7 @@ class ComparedPair:
 
 @dataclass(frozen=True, slots=True)
 class SubjectDifference:
-    """A host, job or device on both sides. `a` and `b` are its names on these sides; None if missing there."""
+    """A host, job or device in both snapshots. `a` and `b` are its names on side a and side b; None if missing."""
 
     kind: str  # "host", "job" or "device"
     a: str | None

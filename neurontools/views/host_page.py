@@ -157,7 +157,7 @@ def vcpu_lines(context: RenderContext, width: int, height: int) -> list[Line]:
 
 
 def _vcpu_row(context: RenderContext, row: int, down: int, across: int, width: int) -> Line:
-    """Draws one line of vCPU bars. Indices increase down each column, so a line has every `down`-th vCPU."""
+    """Draws line `row` of the vCPU bars. A column has `down` successive vCPUs, so a line has every `down`-th."""
     runs: list[Run] = []
     for index in range(row, min(across * down, len(context.vcpus)), down):
         runs += _vcpu_bar(context, index, context.vcpus[index], width // across)

@@ -39,7 +39,7 @@ def _number_text(name: str, per: float, decimals: int) -> Callable[[QueryRow], s
 
 
 def _held_text(row: QueryRow) -> str:
-    """Returns the numbers of held cores and of all cores of a device, such as "1/2"; "-" if an owner is unknown."""
+    """Returns a device's numbers of held cores and of all cores: "1/2", or "-/2" if an owner is unknown."""
     states = [core.is_free for core in row.device_cores]
     return f"{UNKNOWN if None in states else states.count(False)}/{len(states)}"
 
@@ -56,7 +56,7 @@ def _pids_text(row: QueryRow) -> str:
 
 
 def _ecc_text(row: QueryRow) -> str:
-    """Returns the numbers of uncorrected and corrected ECC errors, such as "0/3"; each sums HBM and SRAM."""
+    """Returns the uncorrected and the corrected ECC errors, such as "0/3". Each number is the sum for HBM and SRAM."""
     ecc = row.device.ecc
     uncorrected = units.sum_known((ecc.mem_uncorrected_total, ecc.sram_uncorrected_total))
     corrected = units.sum_known((ecc.mem_corrected_total, ecc.sram_corrected_total))

@@ -123,7 +123,7 @@ def _category_runs(
 
 
 def _used_share(context: RenderContext, rows: list[tuple[str, int | None]]) -> float | None:
-    """Returns the used share of host or device memory; the first of `rows` has the title and the used bytes."""
+    """Returns the used share of host or device memory. The first of `rows` has the title and the used bytes."""
     title, value = rows[0]
     if value is None:
         return None
@@ -151,7 +151,7 @@ class MemoryNode:
     device_index: int
     has_children: bool
     is_open: bool
-    model_id: int | None = None  # None: the node is no model
+    model_id: int | None = None  # ID of the model; None if the node is not a model
     device_bytes: int | None = None
     host_bytes: int | None = None
     is_running: bool = True

@@ -42,7 +42,7 @@ from neurontools.views.process_table import WHERE
 
 COMPILING, ADVICE = "compiling", "advice"
 _FACT_NAME_CELLS = 11  # width of fact names; the longest are "checkpoints" and "collectives"
-_LONG_WAIT_SECONDS = 2.0  # collectives that last longer get a fact; shorter ones show in the step time
+_LONG_WAIT_SECONDS = 2.0  # a collective that lasts at least this long gets a line of its own among the facts
 _WIDE_CELLS = 100  # least width of a screen for the full text of the current rates
 _SIDE_BY_SIDE_CELLS = 120  # screens with at least this many cells show operators and graphs side by side
 _LEAST_NAME_CELLS, _MOST_NAME_CELLS, _LEAST_BAR_CELLS, _BAR_CELLS = 30, 44, 8, 20

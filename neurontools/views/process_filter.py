@@ -268,7 +268,7 @@ def _number_test(column: ProcessColumn, operator: str, value: float) -> ProcessT
 def _members_test(
     key: str, members: Callable[[ProcessFigures], tuple[int, ...]], operator: str, value: str
 ) -> ProcessTest:
-    """Returns the test for a column of indices. With `!=`, no index may equal the value; else one index suffices."""
+    """Returns the test for a column of indices. `!=` must hold for all indices; any other operator for one index."""
     indices = _parse_indices(key, value)
     if operator == "=":
         return lambda figures: any(low <= index <= high for index in members(figures) for low, high in indices)

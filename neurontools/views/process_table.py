@@ -50,7 +50,7 @@ def _percent(ratio: float | None) -> str:
 def _models(figures: ProcessFigures) -> str:
     models = figures.process.models
     if not models:
-        # Only a process that is attached reports its models. The driver knows none.
+        # An attached process would report its models. For other processes, the number of models is unknown.
         return "0" if figures.process.attached_at_unix_seconds is not None else "-"
     return f"{sum(model.running for model in models)}/{len(models)}"
 
@@ -201,8 +201,9 @@ def shown_process_columns(
 ) -> tuple[list[ProcessColumn], int]:
     """Returns the columns that fit in `width`, and the width left for the command (0: no command).
 
-    `keys` are the columns that the user selected, in their order; if empty, all columns are offered. Drops columns with
-    the highest rank first. `with_place` includes the column for pods and jobs, `with_steps` the one for training steps.
+    `keys` are the columns that the user selected, in order. Without `keys`, all columns are offered. Columns with the
+    highest rank are dropped until the others fit. `with_place` includes the column for pods and jobs, `with_steps` the
+    column for training steps.
     """
     if keys:
         return _selected_columns(keys, width, with_place=with_place, with_steps=with_steps)

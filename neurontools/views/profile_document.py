@@ -66,9 +66,9 @@ class ShareOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class PeakPart:
-    """HBM use at the highest level for which the profile has details.
+    """The peak of HBM use on one core, among the events that the profile contains.
 
-    `highest_bytes` is the highest HBM use in the whole profile.
+    `highest_bytes` is the highest HBM use in the whole profile, including times whose events were dropped.
     """
 
     core: int
@@ -98,7 +98,7 @@ class RankPart:
     step_p50_seconds: float | None
     step_p99_seconds: float | None
     step_longest_seconds: float | None
-    first_step: SlowStepPart | None  # first step and all time before it, which `split` and the step times exclude
+    first_step: SlowStepPart | None  # the first step with all time before it; `split` and the step times exclude it
     slowest_steps: tuple[SlowStepPart, ...]
     split: SplitPart
     executions_total: int

@@ -180,7 +180,7 @@ def rank_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _slow_steps(report: RunReport) -> list[SlowStep]:
-    """Returns the steps that took more than twice the median step, for the rank with the longest step."""
+    """Returns slow steps of the rank that has the longest step: those that took more than twice its median step."""
     ranks = [rank for rank in report.ranks if rank.times is not None and rank.times.count > 2]
     if not ranks:
         return []

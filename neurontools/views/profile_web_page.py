@@ -60,7 +60,7 @@ _SHOWN_STEPS = 3
 WIDTH = 1120.0
 _LEFT, _TOP, _BOTTOM = 70.0, 6.0, 20.0
 _TICKS = 4
-_CUT_RATIO = 1.0001  # columns higher than the scale by more than this rounding tolerance are marked as cut
+_CUT_RATIO = 1.0001  # a column is cut if it is higher than the scale times this factor, which allows for rounding
 _FRAME_HEIGHT = 18.0
 _LEAST_FRAME_WIDTH = 0.5  # narrower frames of the flame graph are not drawn
 _LETTER_WIDTH = 6.2
@@ -466,7 +466,7 @@ def colour_key(names: Sequence[str]) -> Markup:
 def _outline(
     across: Sequence[float], above: Sequence[float], below: Sequence[float], place: Callable[[float], float]
 ) -> str:
-    """Returns the SVG path around an area of a stacked chart, in steps, as a value holds until the next time."""
+    """Returns the SVG path around an area of a stacked chart. Its edges are horizontal from each time to the next."""
     last = len(across) - 1
     there = (f"H{across[position]:.1f}V{place(above[position]):.1f}" for position in range(1, last + 1))
     back = (f"V{place(below[position - 1]):.1f}H{across[position - 1]:.1f}" for position in range(last, 0, -1))

@@ -61,7 +61,7 @@ DOLLARS = DisplayUnit("USD", 1.0, 4)
 
 @dataclass(frozen=True, slots=True)
 class QueryField:
-    """A field that --query can select. `json_name` includes the base unit; `read` returns None for unknown values."""
+    """A field that --query can select. `json_name` is its JSON key, with the base unit. `read` returns its value."""
 
     name: str
     json_name: str
@@ -448,9 +448,9 @@ def query_text(fields: Sequence[QueryField], rows: Sequence[QueryRow], form: Out
 def streamed_query_text(
     fields: Sequence[QueryField], rows: Sequence[QueryRow], form: OutputFormat, *, is_first: bool
 ) -> str:
-    """Returns one of the repeated outputs of --query.
+    """Returns the output of --query for one of several repetitions.
 
-    Only the first output has a CSV header. Each JSON output is an array on one line.
+    In CSV, only the first repetition has a header. In JSON, each repetition is an array on one line.
     """
     if form.is_json:
         return _query_json(fields, rows, indent=None)

@@ -54,7 +54,7 @@ class PageSpec:
     lister: str
     hints: tuple[tuple[str, str, str], ...]
     has_folds: bool = False
-    shows_past: bool = False  # the page shows history, not only the current snapshot
+    shows_past: bool = False  # whether the page shows history, not only the current snapshot
 
     def draw(self, context: RenderContext, width: int, height: int) -> TextPage:
         page: TextPage = _imported(self.drawer)(context, width, height)

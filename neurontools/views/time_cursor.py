@@ -9,7 +9,7 @@ from dataclasses import replace
 from neurontools.client.feed import Feed, FeedState, ReplayFeed
 from neurontools.views.drawing.render_context import ShownMoment
 
-_SILENT_INTERVALS = 3.5  # intervals without data after which the daemon counts as silent
+_SILENT_INTERVALS = 3.5  # a daemon that sent no data for this number of intervals counts as silent
 _SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _EVENT_TIMES = 400
 
@@ -26,7 +26,7 @@ class TimeCursor:
         self.is_playing = not feed.is_live
         self.interval_seconds = feed.interval_seconds
         self._has_moved = False
-        self._seeks_end = False  # stays at the end of a recording while more of it is loaded
+        self._seeks_end = False  # whether to stay at the end of a recording while it is being loaded
 
     @property
     def index(self) -> int | None:
@@ -63,7 +63,7 @@ class TimeCursor:
         return self.index != before or not self.is_playing
 
     def toggle_pause(self) -> None:
-        """Pauses the live view or the replay; resumes it if it is paused."""
+        """Pauses the live view or the replay, or resumes a paused one."""
         self._seeks_end = False
         if not self._feed.is_live:
             self.is_playing = not self.is_playing
@@ -94,7 +94,7 @@ class TimeCursor:
             self._move_to(self._feed.timeline.index_at(first + share * (last - first)))
 
     def to_event(self, step: int) -> bool:
-        """Moves to the next (`step` 1) or previous (-1) event. Returns False if there is no such event."""
+        """Moves to the next event if `step` is 1, to the previous if -1. Returns False if there is no such event."""
         index = self.index
         found = None if index is None else self._feed.timeline.next_event(index, step)
         if found is not None:

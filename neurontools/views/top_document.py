@@ -51,7 +51,7 @@ class TopModel:
     device_memory_bytes: int | None
     executions_total: int
     busy_seconds_total: float | None
-    busy_ratio: float | None  # share of the last seconds that the model was executing
+    busy_ratio: float | None  # recent share of time in which the model was executing (0..1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class TopCore:
     neuroncore: int
     neuron_device: int
     owner_pids: tuple[int, ...]
-    candidate_pids: tuple[int, ...]  # processes that have the device open, so that they may hold this core
+    candidate_pids: tuple[int, ...]  # processes that may hold this core, because they have the device open
     is_owner_inferred: bool
     utilization_ratio: float | None
     flops_per_second: float | None

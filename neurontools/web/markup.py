@@ -57,7 +57,7 @@ def rows_of(page: TextPage, link: Link, first: RowKind = RowKind.LINE) -> tuple[
     for target in page.targets:
         targets.setdefault(target.row, []).append(target)
     found: list[Row] = []
-    places: list[int] = []  # terminal column where each table column of the current table starts
+    places: list[int] = []  # for each column of the current table, the terminal column where it starts
     for number, line in enumerate(page.lines):
         of_row = targets.get(number, ())
         is_listed = any(target.action == "row" for target in of_row)
@@ -76,7 +76,7 @@ def rows_of(page: TextPage, link: Link, first: RowKind = RowKind.LINE) -> tuple[
     return tuple(found)
 
 
-_Piece = tuple[int, str, str, str]  # terminal column of the first character, text, style, URL
+_Piece = tuple[int, str, str, str]  # part of a line: terminal column of its first character, text, style, URL
 
 
 def _pieces(line: Line) -> list[_Piece]:
@@ -155,7 +155,7 @@ def _cells(pieces: Sequence[_Piece], places: Sequence[int]) -> tuple[Cell, ...]:
 
 @lru_cache(8192)
 def _classes(text: str, style: str) -> str:
-    """Returns the CSS classes of a text: its style, HIDDEN for a rule or bar, and the width of a non-ASCII text."""
+    """Returns the CSS classes of a text: its style, its width if not ASCII, and HIDDEN if it is a rule or bar."""
     style = style.replace(SELECTED, "").replace(FOUND, "")
     classes = [] if style == "text" or (text.isspace() and style in ("dim", "rule", "track", "")) else [style]
     if not text.isspace() and not any(map(str.isalnum, text)) and (style in ("rule", "track") or not text.isascii()):
@@ -202,8 +202,8 @@ class PageFrame:
 
     title: str
     navigation: tuple[tuple[str, str, bool], ...]  # for each link: text, URL, whether it is the current page
-    options: tuple[tuple[str, tuple[tuple[str, str, bool], ...]], ...] = ()  # name, and links for its values
-    search: tuple[str, tuple[tuple[str, str], ...]] | None = None  # text of the filter, other fields of the query
+    options: tuple[tuple[str, tuple[tuple[str, str, bool], ...]], ...] = ()  # option name, links that set it
+    search: tuple[str, tuple[tuple[str, str], ...]] | None = None  # filter text, hidden form fields
     notes: tuple[str, ...] = ()
     name: str = ""  # name of the host if the server shows many hosts
 

@@ -204,7 +204,10 @@ class HostView:
         return link
 
     def address(self, choice: PageQuery, page: str = "", **changes: object) -> str:
-        """Returns the URL for `choice` with `changes`. The URL of another page keeps only columns, PID and device."""
+        """Returns the URL of a page for the options `choice` with `changes`.
+
+        If `page` is not the page of `choice`, keeps only the options columns, PID and device.
+        """
         if page and page != choice.page:
             query = {"columns": choice.columns, "pid": choice.pid, "device": choice.device, **changes}
             return f"{self.base}{page}{PageQuery(page, **query).query()}"  # type: ignore[arg-type]
@@ -288,7 +291,7 @@ class FleetView:
             notes=(*self._problems[:1], *self._feed.notes),
             glyphs=BLOCKS,
         )
-        # Draws as many lines as all rows and the largest header need.
+        # The height has room for all rows of the table and the largest header.
         page = fleet_page(context, choice.columns, len(shown) + 8 + max(8, min(len(every), _MAX_HOSTS_PER_PAGE)))
         del page.lines[-1:]  # removes the key bar, which is useless in a browser
 

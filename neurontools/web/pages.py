@@ -73,7 +73,7 @@ class WebPages:
 
     @property
     def page(self) -> HttpPage:
-        """The handler for a `Site`. It checks the bearer token or session cookie itself."""
+        """The HTTP handler of these pages, which checks the bearer token or session cookie itself."""
         return HttpPage(self._answer, is_open=True, methods=("GET", "HEAD", "POST"))
 
     def _answer(self, request: HttpRequest) -> HttpResponse:

@@ -20,9 +20,9 @@ MAX_VIEWERS = 32
 _MAX_PAGES = 64
 _HEARTBEAT_SECONDS = 10.0  # seconds between heartbeats, so that the browser detects a dead connection
 _ROUND_SECONDS = 1.0  # seconds between two rounds of rendering
-_EARLY_FRACTION = 0.85  # fraction of the interval after which a page may be redrawn
-_MAX_REDRAWS_PER_ROUND = 8  # pages redrawn in one round; later rounds redraw the others
-# Token bucket for renderings on request: rate per second, and burst.
+_EARLY_FRACTION = 0.85  # new data may redraw a page early, after this fraction of the page's interval
+_MAX_REDRAWS_PER_ROUND = 8  # most pages redrawn in one round; later rounds redraw the others
+# Token bucket that limits renderings on request: tokens added per second, and largest number of tokens.
 _DRAWINGS_A_SECOND, _MOST_DRAWINGS_SAVED = 8.0, 32.0
 _IDLE_SECONDS = 30.0  # seconds after which an unused renderer frees its resources
 
@@ -108,7 +108,7 @@ class RenderCache:
     async def _events(
         self, view: PageRenderer, choice: PageQuery, page: RenderedPage, since: str
     ) -> AsyncGenerator[bytes, None]:
-        if self.viewers >= MAX_VIEWERS:  # other viewers may have arrived since the request
+        if self.viewers >= MAX_VIEWERS:  # since the first check, other viewers may have arrived
             return
         self._mark_used(view)
         page = self._pages.setdefault((view, choice), page)
@@ -178,7 +178,7 @@ class RenderCache:
                     # An error in one page must not stop the other pages. The viewers of that page keep the old version.
                     page.drawn_at_seconds = began
                     _log.exception("a page could not be drawn")
-                await asyncio.sleep(0)  # lets other coroutines run
+                await asyncio.sleep(0)  # lets other coroutines run between two pages
             self._stop_idle_renderers()
             await asyncio.sleep(max(0.0, _EARLY_FRACTION * _ROUND_SECONDS - (self._now() - began)))
             with contextlib.suppress(TimeoutError):

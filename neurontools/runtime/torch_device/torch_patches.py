@@ -36,9 +36,9 @@ def patch_stock_torch() -> None:
 
 
 def _generators() -> None:
-    """Makes `torch.Generator("xla")` work, for which stock torch needs a C++ hook. The host draws the numbers."""
+    """Makes `torch.Generator("xla")` work without torch's C++ hook. The random numbers are drawn on the host."""
     base: Any = torch._C.Generator
-    _device = device  # under another name, because parameters of Generator are named `device`
+    _device = device  # an alias, because a parameter named `device` hides the module in Generator
 
     class _Kind(type(base)):  # type: ignore[misc]
         def __instancecheck__(cls, instance: object) -> bool:
@@ -89,7 +89,7 @@ def _data_parallel() -> None:
 
 
 def _optimizers() -> None:
-    """Turns `foreach` off by default for ASGD, NAdam and RAdam, because its results differ from the plain loop's."""
+    """Turns `foreach` off by default for ASGD, NAdam and RAdam: `foreach` and the plain loop differ in results."""
     for module in (asgd, nadam, radam):
         original = module._default_to_fused_or_foreach
 
@@ -147,7 +147,7 @@ def compile_backend(graph_module: Any, _example_inputs: Any, **_options: Any) ->
 
 
 def _by_device(mode: Any, options: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
-    """Returns a backend for torch.compile: the device's own for device tensors, inductor for all others."""
+    """Returns a backend for torch.compile: the device's backend for device tensors, inductor for other tensors."""
 
     def choose(graph_module: Any, example_inputs: Any) -> Callable[..., Any]:
         tensors = [*example_inputs, *graph_module.parameters(), *graph_module.buffers()]
@@ -331,7 +331,7 @@ def guard_fsdp() -> None:
 
 
 def _guard_fsdp_package(package: Any) -> None:
-    """Makes FullyShardedDataParallel refuse this device. Under the device name xla, fully_shard refuses it too."""
+    """Makes FullyShardedDataParallel refuse this device. If the device is named xla, fully_shard also refuses it."""
     kind = package.FullyShardedDataParallel
     kind.__init__ = _refusing(
         kind.__init__,

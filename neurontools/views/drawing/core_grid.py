@@ -24,10 +24,10 @@ from neurontools.views.drawing.lines import (
 from neurontools.views.drawing.render_context import SEVERITY_STYLES, RenderContext, heading, severity_mark
 
 _LABEL_CELLS = 5  # width of a device label such as "ND15 "
-_BAR_CELL = 14  # least terminal cells of a core with a bar
+_BAR_CELL = 14  # least width of a core that shows a bar, in terminal cells
 _TEXT_CELL = 5  # width of a core that shows a text such as "100% "
 _FIGURE_CELLS = 7  # width of a number such as "100.00%"
-_SPARK_CELL = 40  # least terminal cells of a core with a sparkline
+_SPARK_CELL = 40  # least width of a core that shows a sparkline, in terminal cells
 _LEAST_SPARK = 8
 _HBM_CELLS = ((100, 27), (64, 11), (36, 6))  # (least terminal cells of a device, cells of its memory bar), widest first
 _HBM_TEXT_CELLS = 14

@@ -82,7 +82,7 @@ class Figures:
     @cached_property
     def cores(self) -> tuple[LogicalNeuronCore, ...]:
         """All logical cores under the host's default LNC."""
-        # A recording may contain an invalid LNC of 0.
+        # At least 1, because a recording may contain an invalid LNC of 0.
         return logical_cores(self.snapshot, max(1, self.snapshot.instance.logical_neuroncore_config))
 
     @cached_property

@@ -24,7 +24,7 @@ class Glyphs:
 
     full: str
     track: str  # character of the empty part of a bar
-    fractions: str  # characters for the last cell of a bar, from 1/8 to 7/8 full; "": bars have whole cells only
+    fractions: str  # characters for a partly full cell, from 1/8 to 7/8; "": bars have whole cells only
     levels: str  # characters of a sparkline, from lowest to highest value
     thin_full: str  # filled part of a thin bar, which shows memory
     thin_half: str  # half a cell of a thin bar; "": thin bars have whole cells only
@@ -178,7 +178,7 @@ def thin_bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "memo
 
 
 def stacked_bar(ratios: Sequence[tuple[float | None, str]], width: int, glyphs: Glyphs) -> tuple[Run, ...]:
-    """Draws a bar of several parts in whole cells. Each of `ratios` is a part's ratio of the bar and its style."""
+    """Draws a bar of several parts in whole cells. `ratios` has each part's share of the bar (0..1) and style."""
     runs: list[Run] = []
     used, reached = 0, 0.0
     for ratio, style in ratios:
@@ -199,7 +199,7 @@ def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs, highes
     shown = values[-width:] if width > 0 else ()
     cells = []
     for value in shown:
-        if value is None or value != value:  # NaN is not equal to itself
+        if value is None or value != value:  # the value is None or NaN; only NaN differs from itself
             cells.append(" ")
         else:
             level = math.ceil(value * scale - 1e-9)

@@ -50,7 +50,7 @@ class TextPage:
 
     lines: list[Line] = field(default_factory=list)
     targets: list[ClickTarget] = field(default_factory=list)
-    list_count: int = 0  # number of rows of the page's list; `list_height` of them are visible, from row `list_top` on
+    list_count: int = 0  # number of rows of the page's list; `list_height` rows are visible, from row `list_top` on
     list_height: int = 0
     list_top: int = 0
 

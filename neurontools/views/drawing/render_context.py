@@ -38,7 +38,7 @@ class ShownMoment:
     badge: str = ""  # state in the title, such as "LIVE", "PAUSED", "REPLAY 2x" or "LOST, data 5 s old"
     style: str = "title_dim"
     problem: str = ""  # problem of the data source, in one line
-    is_past: bool = False  # shows a past moment, so the page has a scrubber
+    is_past: bool = False  # whether the shown moment is past, so that the page has a scrubber
     first: float = 0.0
     last: float = 0.0
     shown: float = 0.0
@@ -74,8 +74,8 @@ class RenderContext:
     page: str = "overview"
     pid: int | None = None  # the current tab's process; None: all processes
     show_flops: bool = False
-    is_compact: bool = False  # on the overview page: other sections shrink to leave room for jobs
-    is_tree_shown: bool = False  # on the overview page: show the memory tree instead of the memory totals
+    is_compact: bool = False  # whether other sections of the overview page shrink to leave room for jobs
+    is_tree_shown: bool = False  # whether the overview page shows the memory tree instead of memory totals
     opened: frozenset[str] = frozenset()  # keys of the unfolded nodes of the memory tree
     unfolded: frozenset[str] = frozenset()  # keys of the unfolded jobs, whose processes are listed
     cursor: int = 0  # selected row of the page's list
@@ -88,13 +88,13 @@ class RenderContext:
     filter_text: str = ""
     search_text: str = ""  # text to search for in the page's list
     match_rows: frozenset[int] = frozenset()  # positions of the list rows that match the search
-    match_text: str = ""  # position among the matches of the search, such as "match 2 of 5"
+    match_text: str = ""  # position of the selected row among the matches, such as "match 2 of 5"
     thresholds: DisplayThresholds = DisplayThresholds()
     # Maps the default key of an action to the text of the key that the user bound.
     key_texts: Mapping[str, str] = field(default_factory=dict)
     tagged: frozenset[int] = frozenset()
     details_pid: int | None = None
-    is_time_shown: bool = False  # show the time breakdown of a process instead of its details
+    is_time_shown: bool = False  # whether to show the time breakdown of a process instead of its details
     process_context: ProcessContext | None = None  # environment and process tree, which replace the plots of a process
     colour_by: str = "utilization"  # colours on the topology page: by "utilization" or "memory"
     device_index: int = 0  # selected device on the topology and history pages
@@ -102,7 +102,7 @@ class RenderContext:
     window_seconds: float = 60.0  # time window of the plots
     message: str = ""  # message for the key bar, such as the result of the last key
     is_read_only: bool = False
-    has_keys: bool = True  # a keyboard is attached, so pages show key hints
+    has_keys: bool = True  # whether a keyboard is attached; if so, pages show key hints
 
     @classmethod
     def from_snapshot(
@@ -180,7 +180,7 @@ def shown_events(context: RenderContext, pid: int | None) -> tuple[HostEvent, ..
 
 @dataclass(frozen=True, slots=True)
 class SearchEntry:
-    """A searchable row of a list. It matches a text that it contains, or a filter that any of its processes passes."""
+    """A searchable row of a list. A search finds rows whose text contains the search, or with a matching process."""
 
     key: str  # identifies the row; unique in the list and stable between snapshots
     text: str = ""

@@ -21,5 +21,5 @@ class NeuronZero1Optimizer(ZeroRedundancyOptimizer):  # type: ignore[misc]
         super().__init__(params, optimizer_class, **keywords)
 
     def _counts(self, parameter: torch.Tensor) -> bool:
-        """Whether a parameter counts for the norm on this rank: replicated parameters count on one rank only."""
+        """Whether this rank includes a parameter in the gradient norm. One rank includes each replicated parameter."""
         return not parallel_state.model_parallel_is_initialized() or param_is_not_tensor_parallel_duplicate(parameter)

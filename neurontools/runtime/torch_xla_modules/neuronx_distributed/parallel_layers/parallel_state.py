@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch_xla.core.xla_model as xm
 
 _Groups = list[list[int]]
-_SEED_OFFSET = 2718  # added to the seed of the device
+_SEED_OFFSET = 2718  # number added to the seed that model_parallel_xla_manual_seed gets
 
 
 class _State:
@@ -34,7 +34,7 @@ def initialize_model_parallel(
     expert_model_parallel_size: int = 1,
     **hints: Any,
 ) -> None:
-    """Creates the groups. Raises ValueError if the ranks can't be divided evenly. Ignores `hints`."""
+    """Creates the rank groups. Raises ValueError if they can't all have the same size. Ignores `hints`."""
     global _state
     others = {
         "pipeline_model_parallel_size": pipeline_model_parallel_size,
@@ -147,5 +147,5 @@ def get_pipeline_model_parallel_rank() -> int:
 
 
 def model_parallel_xla_manual_seed(seed: int) -> None:
-    """Seeds the device; data-parallel ranks get the same seed, tensor-parallel ranks different ones."""
+    """Seeds the device. Data-parallel ranks get the same seed; tensor-parallel ranks get different seeds."""
     xm.set_rng_state(seed + _SEED_OFFSET + get_tensor_model_parallel_rank())

@@ -41,7 +41,7 @@ _step_closures: list[tuple[Closure, bool]] = []
 
 
 class _Background:
-    """Calls asynchronous step closures in order, in one thread. If a closure fails, the next step raises its error."""
+    """Calls asynchronous step closures in order, in one thread. If one fails, a later mark_step raises its error."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Closure | None] = queue.SimpleQueue()
@@ -58,7 +58,7 @@ class _Background:
         self._queue.put(closure)
 
     def raise_error(self) -> None:
-        """Raises the first error of a closure since the last call, if any."""
+        """Raises the first error of a closure since the last call of this method. Does nothing if no closure failed."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -147,7 +147,7 @@ def fork_rng(device: Any = None, enabled: bool = True) -> Iterator[None]:
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
     """Returns device `n` of this process; by default the first."""
     device = torch.device(_device.name, n or 0)
-    _device.core(device)  # raises for a device that this process does not have
+    _device.core(device)  # raises an error if this process does not have the device
     return device
 
 
@@ -316,7 +316,7 @@ def to_device(data: Any, device: Any) -> Any:
 
 
 def do_on_ordinals(target: Callable[..., Any], data: Sequence[Any] = (), ordinals: Sequence[int] = (0,)) -> Any:
-    """Calls a function with CPU tensors on the ranks `ordinals`, and waits for all ranks. Other ranks return None."""
+    """Calls a function with CPU tensors on the ranks `ordinals`, and waits for all ranks. None on other ranks."""
     mark_step()
     result = target(*_maybe_convert_to_cpu(list(data))) if get_ordinal() in ordinals else None
     rendezvous("torch_xla.core.xla_model.do_on_ordinals")
@@ -336,7 +336,7 @@ class RateTracker:
         self._count += count
 
     def rate(self) -> float:
-        """Returns samples per second since the last call. `smooth_factor` is the weight of the previous result."""
+        """Returns samples per second since the last call, smoothed: `smooth_factor` is the weight of the last rate."""
         now = time.monotonic()
         elapsed = now - self._rate_read_seconds
         if elapsed <= 0:

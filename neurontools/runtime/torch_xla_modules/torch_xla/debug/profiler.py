@@ -31,7 +31,10 @@ def start_trace(log_dir: str) -> None:
 
 
 def stop_trace() -> None:
-    """Writes the profile to <log_dir>/plugins/profile/<time>/<host>.xplane.pb. RuntimeError if none is running."""
+    """Writes the profile to <log_dir>/plugins/profile/<time>/<host>.xplane.pb.
+
+    Raises RuntimeError if no profile is running.
+    """
     if not _started:
         raise RuntimeError("no profile has been started; call start_trace first")
     device.flush_all("ProfileStop")
@@ -44,7 +47,7 @@ def stop_trace() -> None:
 
 
 class Server:
-    """A profile server for `trace` of this process only; it opens no socket."""
+    """A profile server that only `trace` in this process can use. The server opens no socket."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -52,7 +55,7 @@ class Server:
 
 
 def start_server(port: int, only_on_master: bool = True) -> Server:
-    """Enables `trace` and `trace_detached` in this process. As in torch_xla, keep a reference to the result."""
+    """Enables `trace` and `trace_detached` in this process. In torch_xla, callers must keep the result."""
     return Server(port)
 
 
@@ -67,7 +70,7 @@ def trace(
     timeout_s: int = 120,
     interval_s: int = 5,
 ) -> None:
-    """Profiles this process for `duration_ms`. `service_addr` is localhost:port of its own `start_server`.
+    """Profiles this process for `duration_ms`. `service_addr` is localhost:port, with the port of `start_server`.
 
     Raises RuntimeError for another port, because this function can't profile other processes.
     """

@@ -20,7 +20,7 @@ from neurontools.runtime.tensors.device import device as _device
 from ..core import xla_model as xm
 
 _END = object()
-_LONGEST_END_SECONDS = 30.0  # how long `close` waits for a thread that is still fetching a batch
+_LONGEST_END_SECONDS = 30.0  # seconds that `close` waits for a thread that is fetching a batch
 
 
 @contextmanager

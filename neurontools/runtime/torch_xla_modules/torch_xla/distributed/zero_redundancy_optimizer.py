@@ -128,11 +128,11 @@ class ZeroRedundancyOptimizer(Optimizer):
         return reduced
 
     def _counts(self, parameter: Tensor) -> bool:
-        """Whether the gradient of a parameter counts for the norm on this rank."""
+        """Whether this rank includes the gradient of a parameter in the gradient norm. Subclasses override this."""
         return True
 
     def _calc_grad_norm(self, norm_type: float = 2.0) -> Tensor:
-        """Returns the 2-norm of the gradients of all shards. Raises ValueError for another `norm_type`."""
+        """Returns the 2-norm of the gradients of all shards. Raises ValueError if `norm_type` is not 2."""
         if norm_type != 2.0:
             raise ValueError(f"norm_type={norm_type}: only the 2-norm is there")
         own_squares = torch.zeros((), dtype=self.optimizer_dtype, device=self.device)

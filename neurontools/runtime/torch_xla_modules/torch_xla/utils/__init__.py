@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def getenv_as(name: str, type: Callable[[str], T], defval: T | None = None) -> T | None:  # noqa: A002  (torch_xla's)
-    """Returns an environment variable converted to a type (bool: from a number); the default if it is not set."""
+    """Returns an environment variable converted to a type, or the default. For bool, the variable is a number."""
     text = os.environ.get(name)
     if text is None:
         return defval

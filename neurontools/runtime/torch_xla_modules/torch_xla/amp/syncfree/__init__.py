@@ -1,7 +1,7 @@
 """torch_xla.amp.syncfree: optimizers that skip a step whose gradients overflowed, without a synchronisation.
 
-A step is recorded like other operators, so torch's optimizers need no synchronisation here. GradScaler passes
-`found_inf`.
+Here torch's own optimizers need no synchronisation, because an optimizer step is recorded like other operators.
+GradScaler sets `found_inf` if the gradients overflowed.
 """
 
 from __future__ import annotations

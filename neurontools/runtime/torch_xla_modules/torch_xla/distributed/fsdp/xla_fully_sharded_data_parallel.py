@@ -138,7 +138,7 @@ def _gathered_value(parameter: GatheredParameter, _module: Module) -> Tensor:
 
 
 class _SavedView:
-    """Saved by autograd instead of a view of a gathered parameter. Backward gathers the parameter again."""
+    """An object that autograd saves instead of a view of a gathered parameter. Backward gathers the parameter again."""
 
     def __init__(self, parameter: GatheredParameter, tensor: Tensor) -> None:
         self.parameter = parameter
@@ -167,9 +167,9 @@ def regather_in_backward(wholes: dict[int, GatheredParameter]) -> Any:
 def clip_gradients(
     gradients: list[Tensor], counted: list[Tensor], max_norm: float, norm_type: float, groups: Any
 ) -> Tensor:
-    """Scales `gradients` so that the norm of `counted` over all ranks is at most `max_norm`.
+    """Scales `gradients` so that the norm of the gradients `counted` over all ranks is at most `max_norm`.
 
-    Returns the unscaled norm. Each rank of `groups` must call this, also without gradients.
+    Returns the unscaled norm. Each rank of the rank groups `groups` must call this function, also without gradients.
     """
     norms = [torch.linalg.vector_norm(gradient.float(), norm_type) for gradient in counted]
     each = torch.stack(norms) if norms else torch.zeros(1, device=xm.xla_device())
@@ -382,7 +382,7 @@ class XlaFullyShardedDataParallel(Module):
         return wrapped[key]
 
     def all_reduce_op(self, reduce_type: str, inputs: Any, scale: float = 1.0, groups: Any = None) -> Any:
-        """Calls xm.all_reduce among the ranks of this sharding."""
+        """Calls xm.all_reduce among the ranks that share this module's parameters."""
         return xm.all_reduce(reduce_type, inputs, scale, groups or self.sharding_groups)
 
     @torch.no_grad()
