@@ -163,7 +163,7 @@ class Executor:
         hosts: Sequence[Tensor],
         queued: float,
     ) -> None:
-        """Runs a program on `listed`, the buffers of its graph. An entry is None for a temporary of the program."""
+        """Runs a program. `listed` has the buffers of its graph, and None for each temporary value."""
         graph_buffers: Any = listed
         compiled = loaded.program.compiled
         memory = core.memory
@@ -187,7 +187,7 @@ class Executor:
         try:
             # The script's default device and other torch modes must not affect the operators of the program.
             with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), torch._C.DisableTorchFunction():
-                # The monitor gets one busy interval per execution; only a profile lists single operators.
+                # The monitor daemon gets the start and the end of each execution. Only a profile has single operators.
                 begun = time.perf_counter()
                 started = self.monitor.begin(loaded.handle, begun)
                 part = step_clock.open(COMPUTE, begun)
@@ -390,7 +390,7 @@ def _forget(listed: Sequence[Buffer | None]) -> None:
                 release(buffer)
 
 
-_MOST_PREPARED = 16  # programs to prepare at most; a training repeats only a few
+_MOST_PREPARED = 16  # limit of programs that `prepare_profile` prepares
 
 
 class LoadedProgram:
@@ -399,7 +399,7 @@ class LoadedProgram:
     ) -> None:
         compiled = program.compiled
         self.program = program
-        self.native = native  # the program's machine code, once it is built
+        self.native = native  # runs machine code under --optlevel 3, otherwise None
         self.run = program.run if native is None else native.run
         self.code_bytes = code_bytes
         self.handle = handle

@@ -324,9 +324,9 @@ def _channel_key(channel: int, number: int) -> str:
     return f"neuron-channel-{channel}-{number}"
 
 
-_MEASURE_EVERY = 61  # collectives per measurement; a prime, so that each collective of a step gets its turn
-_LATEST = 5  # number of measurements in the median, which ignores short load peaks of the host
-_PAIRWISE = frozenset({"send", "receive", "permute"})  # kinds in which only some ranks of the group take part
+_MEASURE_EVERY = 61  # one of 61 collectives is measured; a prime, so all of a step get their turn
+_LATEST = 5  # number of latest measurements whose median is used: it ignores short load peaks
+_PAIRWISE = frozenset({"send", "receive", "permute"})  # collectives of only some ranks of a group
 
 CollectiveKey = tuple[str, int, int]
 """(kind, group number, bit length of the size in bytes)"""
@@ -378,7 +378,7 @@ class CollectiveWait:
         bits = nbytes.bit_length()
         sizes = [key[2] for key in self._work_seconds if key[:2] == (kind, number)]
         if not sizes:
-            return inf  # the first collective of this kind failed, so there is no measurement
+            return inf  # no collective of this kind was measured, because the first one failed
         nearest = min(sizes, key=lambda size: abs(size - bits))
         return self._work_seconds[kind, number, nearest] * 2.0 ** max(0, bits - nearest)
 

@@ -22,7 +22,7 @@ FIRST_GRAPH = "the first one"
 
 @dataclass(frozen=True, slots=True)
 class GraphOrigin:
-    """The origin of a program: compile time in ns, whether the compile cache had it, and why its graph is new."""
+    """How a program was obtained: the compile time in ns, whether it was cached, and why its graph is new."""
 
     compile_ns: int
     was_cached: bool
@@ -123,7 +123,7 @@ def output_origins(compiled: CompiledGraph, described: Sequence[OperatorDefiniti
 def _instruction_layouts(
     instruction: Instruction, compiled: CompiledGraph
 ) -> tuple[list[TensorLayout], TensorLayout | None]:
-    """Returns the layouts of all values an instruction reads or writes, and the layout of the first written value."""
+    """Returns two results: the layouts of all values an instruction uses, and the layout of its first result."""
     layouts = compiled.layouts
     read = [
         use.layout or layouts[use.value]

@@ -53,7 +53,7 @@ class _FaultyRun:
     ) -> list[Tensor]:
         """Runs the program with its injected faults.
 
-        Raises ExecutionFailed if a fault ends the execution, before the program or at the start of a collective.
+        Raises ExecutionFailed if a fault makes the execution fail, either before the program runs or in a collective.
         """
         for fault in self.due_faults:
             if fault.kind.effect in _IN_COLLECTIVES:

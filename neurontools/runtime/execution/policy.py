@@ -101,11 +101,11 @@ def check_load(
 
 
 EXEC_TIMEOUT = "NEURON_RT_EXEC_TIMEOUT"
-_CLOCK_SLACK_SECONDS = 0.01  # gloo may end this much early: its deadlines have another clock, in ms
+_CLOCK_SLACK_SECONDS = 0.01  # gloo may stop waiting by this much too early, as it counts in whole ms
 
 
 class Deadline:
-    """The deadline of the running execution; there is one at a time. Callers hold the runtime's lock."""
+    """The deadline of the running execution. Only one execution runs at a time. Callers hold the runtime's lock."""
 
     def __init__(self) -> None:
         self.clock = time.monotonic
@@ -182,7 +182,7 @@ def nrt_status_of(error: BaseException) -> NrtStatus:
     return NrtStatus.EXEC_COMPLETED_WITH_ERR
 
 
-_PAUSE_RATIO = 99  # pause after a check, as a multiple of the check's duration
+_PAUSE_RATIO = 99  # pause after a check of large tensors, as a multiple of the check's duration
 
 
 class NanCheck:

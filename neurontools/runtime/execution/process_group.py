@@ -89,7 +89,7 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
-        """Reduces like allreduce. Not only the root, but all ranks get the result."""
+        """Reduces a tensor. All ranks get the result as in allreduce, not only the root rank."""
         return self.allreduce(tensors, opts)
 
     def broadcast(self, tensors: list[Tensor], opts: Any = None) -> Any:

@@ -22,7 +22,7 @@ from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.tensors.device import device
 
-_MOST_EXECUTIONS = 8192  # most executions between two steps; an interval with more is an evaluation
+_MOST_EXECUTIONS = 8192  # most executions between two optimizer steps; more are those of an evaluation
 _MOST_KINDS = 256
 _MANY_EXECUTIONS = 1.5
 _MORE_FLOPS = 1.02
@@ -38,7 +38,7 @@ class DeviceCounts(NamedTuple):
 
 
 class _Interval(NamedTuple):
-    """An interval of one or more optimizer steps, which ends at the first step after an execution."""
+    """One or more optimizer steps up to a step that was preceded by an execution, and the work of these steps."""
 
     steps: int
     counts: DeviceCounts
@@ -58,7 +58,7 @@ class SteadyState:
 
     def __init__(self) -> None:
         self._recent: list[ExecutionWork] = []
-        self._work_by_id: dict[int, ExecutionWork] = {}  # ExecutionWork by id(); the reference keeps the id unique
+        self._work_by_id: dict[int, ExecutionWork] = {}  # maps id() to the object, and keeps it alive
         self._work: dict[_Interval, ExecutionWork] = {}
         self._kinds: Counter[_Interval] = Counter()
         self._before: DeviceCounts | None = None
@@ -91,7 +91,7 @@ class SteadyState:
         self._kinds[kind] += 1
 
     def total(self) -> tuple[int, DeviceCounts, int, ExecutionWork] | None:
-        """Returns the number of usual steps, and their total counts, executions and work. None before the second step.
+        """Returns the number of usual steps, and their counts, executions and work. None before the second step.
 
         Leaves out an interval if its executions per step exceed the median by over half and its FLOPs per step exceed
         the median by over 2%. More FLOPs alone may come from variable shapes; more executions alone may come from
@@ -175,8 +175,8 @@ def work_of(compiled: CompiledGraph, numerics: Numerics) -> ExecutionWork:
     return work
 
 
-_FIRST_SAMPLE = 16  # executions before the first sample; early executions are slower
-_SAMPLE_EVERY = 61  # executions per sample; a prime, so that samples reach every position of a periodic loop
+_FIRST_SAMPLE = 16  # number of executions that are not timed, because early executions are slower
+_SAMPLE_EVERY = 61  # one of 61 executions is timed; a prime, so that each execution of a loop gets its turn
 _PREPARATION_SECONDS = 100e-6  # estimated seconds per instruction to prepare a timed execution
 _PREPARATION_RATIO = 0.004  # largest share of a program's execution time so far that the preparation may take
 
@@ -231,7 +231,7 @@ class OperatorTimes:
         self._executions: dict[str, int] = {}
 
     def count_executions(self, program: SampledProgram) -> None:
-        """Adds a program's executions since the last call. Until an execution is sampled, the operator name is ""."""
+        """Adds a program's executions since the last call, by operator; under the name "" until one was timed."""
         samples = program.samples
         with self._lock:
             seconds, times = samples.seconds, program.executions

@@ -24,8 +24,8 @@ _mm: Callable[[Tensor, Tensor], Tensor] = _functions.mm
 
 
 def _forward(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    # torch's matmul folds the leading dimensions if the weight requires a gradient. Gradients are off in a kernel, and
-    # matmul would decide by the strides. So this function folds the dimensions itself.
+    # This function folds the leading dimensions, as torch's matmul does if the weight requires a gradient.
+    # Gradients are off in a kernel, so matmul itself would decide by the strides.
     if value.dim() < 3 or (bias is not None and value.is_contiguous()):
         result: Tensor = _cpu_linear(value, weight, bias)
         return result
@@ -52,7 +52,7 @@ def _backward(
         )
     rows, flat = gradient, value
     is_matrix = gradient.dim() == 2
-    if not is_matrix:  # views that change nothing would cost as much as a small matrix product
+    if not is_matrix:  # a matrix needs no reshape, which costs as much as a small matrix product
         rows, flat = gradient.reshape(-1, gradient.shape[-1]), value.reshape(-1, value.shape[-1])
     of_value = _value_gradient(rows, flat, weight) if mask[0] else None
     return (

@@ -122,12 +122,12 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
     _C._acc.register_python_privateuseone_device_guard(_registered[1])
     registration.register_kernels(name, _registered.append)
     patch_serialization(name)
-    # Module.to() then keeps Parameter objects, so tied weights stay tied and optimizers keep their parameters.
+    # Makes Module.to() keep Parameter objects, so tied weights stay tied and optimizers keep their parameters.
     torch.__future__.set_swap_module_params_on_conversion(True)
     os.register_at_fork(after_in_child=buffers.renew_lock)
     for install in (
         count_optimizer_steps,
-        watch_hbm_growth,  # reads the step count, so its hook must follow the hook of count_optimizer_steps
+        watch_hbm_growth,  # must follow count_optimizer_steps, whose step count it reads
         watch_optimizers,
         patch_torch_accelerator,
         guard_backward_hooks,

@@ -192,7 +192,7 @@ class _StandInLoader(SourceFileLoader):
     """Loads a stand-in module that refuses unsupported attributes."""
 
     def exec_module(self, module: ModuleType) -> None:
-        _refuse_unsupported(module)  # first, because the module may define its own `__getattr__`
+        _refuse_unsupported(module)  # before the module's code, which may define another `__getattr__`
         super().exec_module(module)
 
 

@@ -33,7 +33,7 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
     try:
         import torch
 
-        import_hook.warn_of_other_torch(torch.__version__)  # warns before imports that another torch may break
+        import_hook.warn_of_other_torch(torch.__version__)  # warns before imports that may fail with this torch
         from neurontools.runtime.launch.device_registration import (
             before_report_hooks,
             is_registered,

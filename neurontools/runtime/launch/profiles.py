@@ -35,10 +35,10 @@ from neurontools.runtime.tensors.device import device, worker
 from neurontools.util.errors import UserError
 from neurontools.util.units import bytes_text
 
-_LONGEST_WAIT_SECONDS = 60.0  # for the first execution
+_LONGEST_WAIT_SECONDS = 60.0  # longest wait for an execution, before which no capture can start
 _POLL_SECONDS = 0.25
 _SEND_SECONDS = 30.0
-_END_SECONDS = 5.0  # longest wait of an ending process for its profile to be sent
+_END_SECONDS = 5.0  # time that an ending process waits until its profile is sent
 _LOCK_SECONDS = 0.02
 
 

@@ -49,7 +49,7 @@ def build_summary() -> dict[str, Any]:
         "rank": int(os.environ.get("RANK", "0") or 0),
         "instance_type": reporter.instance_type if reporter is not None else None,
         "logical_neuroncore_config": reporter.logical_neuroncore_config if reporter is not None else None,
-        "is_simulated": True,  # true also on a host with Neuron devices: a CPU executes the programs
+        "is_simulated": True,  # the runtime always executes programs on the CPU, even on a Neuron host
         "training_seconds": elapsed,
         "cores": [core.global_index for core in cores],
         "wall_seconds": time.perf_counter() - _started,
@@ -171,7 +171,7 @@ class SummaryFile:
                         document |= {"has_ended": has_ended, "failure": _failure() if has_ended else None}
                         directory.replace(name, json.dumps(document).encode(), 0o600)
                         self._is_there = True
-                    elif self._is_there:  # the file is outdated: this process gave its cores to workers
+                    elif self._is_there:  # no longer valid: this process gave its cores to workers
                         directory.remove(name)
                         self._is_there = False
             except Exception:  # no error may stop the training; the next second tries again
@@ -188,9 +188,9 @@ def _failure() -> str | None:
 
 
 _ADVICE_INTERVAL_SECONDS = 10.0
-_MIN_STEPS = 20  # steps before the rules are first evaluated: early steps may not be typical
+_MIN_STEPS = 20  # number of steps before the first advice, because early steps may not be typical
 _MAX_LOCK_WAIT_SECONDS = 0.05  # longest wait for the runtime's lock; after a time-out, the next report tries again
-_RULES_OF_WHOLE_RUNS = frozenset({"outside-loop"})  # not applied during a run, because it starts outside the loop
+_RULES_OF_WHOLE_RUNS = frozenset({"outside-loop"})  # skipped while a script runs: each starts outside its loop
 
 
 class AdviceReporter:

@@ -26,7 +26,7 @@ _THREADS = "OMP_NUM_THREADS"
 def main(arguments: list[str]) -> int:
     """Runs the workers. Returns 0, or the exit code of the worker that failed first: 128 + N if signal N killed it."""
     die_with_neuron_run(os.environ)
-    os.environ[PARENT_PID_VARIABLE] = str(os.getpid())  # workers end when this process ends
+    os.environ[PARENT_PID_VARIABLE] = str(os.getpid())  # makes the workers end when this process ends
     count, *target = arguments
     run, failed, signalled = _import_torchrun()
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)

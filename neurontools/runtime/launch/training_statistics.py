@@ -98,15 +98,15 @@ def watch_hbm_growth() -> None:
     register_optimizer_step_post_hook(lambda *_: hbm_growth.record_step())
 
 
-_LATEST_STEP = 4096  # later steps are not recorded: they show nothing new, and recording takes time
+_LATEST_STEP = 4096  # last step at which optimizer memory is recorded; later steps show nothing new
 
 
 @dataclass(frozen=True, slots=True)
 class _OptimizerSizes:
     """The HBM of the gradients and the state of one optimizer after its latest recorded step."""
 
-    gradient_bytes: dict[int, int]  # by id() of the parameter: a parameter of two optimizers counts once
-    host_parameters: set[int]  # id() of each parameter that has a gradient and is on the CPU
+    gradient_bytes: dict[int, int]  # gradient size by id() of the parameter
+    host_parameters: set[int]  # id() of each CPU parameter that has a gradient
     state_bytes: int
 
 
@@ -121,7 +121,7 @@ class OptimizerMemory:
     weight_bytes: int | None = None
     gradient_bytes: int | None = None
     state_bytes: int | None = None
-    host_parameters: int = 0  # largest number of parameters with gradients on the CPU
+    host_parameters: int = 0  # largest number of CPU parameters with gradients after a step
     _sizes: WeakKeyDictionary[Any, _OptimizerSizes] = field(default_factory=WeakKeyDictionary)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

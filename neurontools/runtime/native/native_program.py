@@ -69,7 +69,7 @@ class NativeProgram:
             self._handle_changed_constants(scalars)
             return self.program.run(inputs, scalars, hosts, generator)
         outputs = self._run(inputs, scalars, hosts, generator)
-        if self.is_native:  # False if this execution has just refused the machine code
+        if self.is_native:  # false if this execution has discarded the machine code
             metrics.increment("MachineCodeExecution")
         return outputs
 
@@ -130,8 +130,8 @@ class NativeProgram:
     def _handle_changed_constants(self, scalars: Sequence[Any]) -> None:
         """Handles scalars whose values differ from the constants in the machine code.
 
-        Discards the machine code, so that a new build makes these scalars inputs. After 3 builds, keeps the code for
-        later executions with the old values.
+        Discards the machine code, so that a new build makes these scalars inputs. After 3 builds, keeps the code, which
+        then runs only in executions with the old values.
         """
         different = {i for i, old in zip(self._fixed, self._values, strict=True) if scalars[i] != old}
         metrics.increment("MachineCodeMiss")
@@ -182,7 +182,7 @@ class MachineCode:
 
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3, torch.bfloat16: 6e-2, torch.float16: 2e-2}
 _DIFFERENT_BOOLEANS = 1e-3
-_LONGEST_SECONDS = 2.0  # longest execution of a segment; torch's runner holds the GIL, which blocks the reports
+_LONGEST_SECONDS = 2.0  # time limit of a segment: it holds the GIL, so no thread can report meanwhile
 
 
 class NumericsMismatch(RuntimeError):

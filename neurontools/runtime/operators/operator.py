@@ -23,7 +23,7 @@ def find_flop_formula(op: Any) -> Formula | None:
     """Returns the FLOP formula of an overload. None if the operator multiplies no matrices."""
     packet = op._overloadpacket
     name = packet.__name__
-    if name.endswith("_") and op.namespace == "aten":  # an in-place operator has the FLOPs of its functional variant
+    if name.endswith("_") and op.namespace == "aten":  # in-place: has the FLOPs of the operator without _
         packet = getattr(_aten, name[:-1], packet)
     return flop_registry.get(packet) or _FLOP_FORMULAS.get(packet)
 
@@ -42,7 +42,7 @@ _FLOP_FORMULAS: dict[Any, Formula] = {
 
 
 _operator_ids = count()
-# Operators whose number arguments decide the result size. Their numbers are constants of a graph, not inputs.
+# Operators whose number arguments decide the result size. These numbers are constants in a graph, not inputs.
 _SIZED_BY_NUMBERS = frozenset({"aten::arange", "aten::range"})
 # Argument types whose numbers are inputs of a graph, so that a new learning rate needs no new graph.
 # "Tensor" is among these types because torch passes the 2 of `x * 2` as a number for a tensor argument.
@@ -294,7 +294,7 @@ class OperatorSignature:
     def _on_meta(self, template: _Template) -> tuple[Any, int]:
         operator = self.operator
         if operator.effect and operator.in_place:
-            return None, 0  # no meta call, because a collective would communicate in it
+            return None, 0  # no meta call of a collective: it would communicate
         if operator.dynamic and not (operator.name == "aten::index.Tensor" and not _has_mask(self.arguments)):
             raise NotRecordable(operator.name)
         values = [template.build_argument(a) for a in self.arguments]
@@ -306,7 +306,7 @@ class OperatorSignature:
             with torch.no_grad():
                 result = operator.meta_call(*values, **keywords)
         except Exception as error:
-            # Does not raise this error: the CPU kernel may accept the call, and users know the text of its errors.
+            # The CPU kernel may accept the call. If not, it raises an error whose text users know.
             if operator.in_place and not operator.out_names and _is_inconclusive(error):
                 return None, 0
             raise NotRecordable(operator.name) from None
@@ -343,7 +343,7 @@ class OperatorSignature:
         if operator.has_device:
             keywords["device"] = torch.device("cpu")
         if operator.has_generator:
-            # advancing the script's generator would change its random numbers
+            # a draw from the script's random generator would change the script's results
             keywords["generator"] = torch.Generator()
         try:
             with torch.no_grad(), torch._C._DisableAutocast():
@@ -354,8 +354,8 @@ class OperatorSignature:
     def _has_ambiguous_strides(self) -> bool:
         """Returns whether meta and CPU kernels may disagree about the strides of dimensions of size 1.
 
-        Both agree if all inputs are contiguous. Returns False for operators that may have side effects, and for matrix
-        products and convolutions, which are expensive and choose their own layout.
+        The kernels agree if all inputs are contiguous. Returns False for operators that may have side effects, and for
+        matrix products and convolutions, which are expensive and choose their own layout.
         """
         operator = self.operator
         if (
@@ -374,7 +374,7 @@ class OperatorSignature:
         try:
             result = self._run_on_zeros(template)
         except NotRecordable:
-            return  # the CPU kernel fails on zeros, as that of integer division does
+            return  # some CPU kernels fail on zeros, such as integer division
         results = result if len(self.operator.returns) > 1 else (result,)
         self.outputs = tuple(map(_with_strides_of, self.outputs, results))
 

@@ -143,7 +143,7 @@ class ProfileRecorder:
         """Writes a batch of events. Runs in the thread that drains the ring."""
         if self.failure is not None:
             return
-        # Drops the step that began before the profile.
+        # A step that began before the profile is incomplete, so it is dropped.
         steps = batch.tables["steps"]
         first = sum(start_ns < self._began_ns for start_ns in steps[_START])
         batch = replace(batch, tables={**batch.tables, "steps": [column[first:] for column in steps]})

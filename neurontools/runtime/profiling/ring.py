@@ -211,7 +211,7 @@ class StackTable:
         return self._places[key]
 
 
-_DRAIN_ABOVE = 4096  # executions; if the ring has this many at the end of a step, it is drained
+_DRAIN_ABOVE = 4096  # number of recorded executions at which the end of a step drains the ring
 _TENSORS = 4  # the category of new storages: its index in neurontools.profile.definitions.CATEGORIES
 
 
@@ -266,9 +266,9 @@ class ProfileRing:
         self.names: list[str] = []
         self.graphs: list[GraphDefinition] = []
         self.operators: list[OperatorDefinition] = []
-        self.step_hooks: list[Callable[[int], None]] = []  # called with the number of the step that begins
-        self.flush_hooks: list[Callable[[], None]] = []  # called when all pending operators are executed
-        self.start_hooks: list[Callable[[], None]] = []  # called before the first consumer starts
+        self.step_hooks: list[Callable[[int], None]] = []  # called when a step begins, with its number
+        self.flush_hooks: list[Callable[[], None]] = []  # called at each flush, when no operator is pending
+        self.start_hooks: list[Callable[[], None]] = []  # called before the first consumer gets events
         self.consumers: list[RingConsumer] = []
         self._numbers: dict[str, int] = {}
         self._executions: list[Any] = []
@@ -279,7 +279,7 @@ class ProfileRing:
         self._steps: list[Any] = []
         self.clock: Callable[[], tuple[int, ...]] = lambda: (perf_counter_ns(), 0, 0, 0, 0, 0)
         """Returns the current time of perf_counter_ns and the time charged to each part so far, in ns."""
-        self._counts = (0, 0)  # total executions, total FLOPs
+        self._counts = (0, 0)  # executions so far, and their FLOPs
         self._begun: tuple[int, ...] = (0,) * 8
         self._done: tuple[int, ...] | None = None
         self._flushing_all = 0
@@ -305,9 +305,9 @@ class ProfileRing:
             self.is_watching = False
 
     def start(self, consumer: RingConsumer, *, is_at_step: bool = True) -> int:
-        """Adds a consumer and returns when its profile begins, in ns of the real-time clock.
+        """Adds a consumer. Returns the time at which its profile begins, in ns of the real-time clock.
 
-        With `is_at_step` this is the start of the current step, otherwise now. The caller holds the runtime's lock.
+        With `is_at_step`, it begins at the start of the current step, otherwise now. Needs the runtime's lock.
         """
         with self._drain_lock:
             if not self.consumers:

@@ -113,8 +113,8 @@ class CaptureRequests:
 class ArmedFault:
     """An injected fault that will hit executions of this process.
 
-    `places` maps each local core to its device and its position on the device. `over` is set when the fault ends or is
-    healed.
+    `places` maps each local core to its device and its position on the device. `over` is an event that is set when the
+    fault ends or is healed.
     """
 
     __slots__ = ("amount", "executions_left", "has_begun", "kind", "number", "over", "places", "probability", "random")

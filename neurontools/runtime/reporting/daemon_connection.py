@@ -75,7 +75,7 @@ class DaemonConnection:
             raise DaemonUnavailable(error.strerror or f"no answer within {timeout_seconds:.3g} s") from error
         try:
             response = neuron_pb2.AttachResponse.FromString(reply)
-        except Exception as error:  # catches DecodeError, because only neurontools.rpc may import google.protobuf
+        except Exception as error:  # DecodeError; only neurontools.rpc may import its package google.protobuf
             raise DaemonUnavailable("its answer is not an AttachResponse") from error
         if not response.cores:
             raise DaemonUnavailable("it granted no cores")

@@ -42,7 +42,7 @@ CALL_TIMEOUT_SECONDS = 2.0
 EXIT_FLUSH_SECONDS = 1.0
 DEFAULT_INTERVAL_SECONDS = 1.0
 SHORTEST_INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 0.01, 60.0
-_EARLY_SHARE = 0.1  # share of an interval by which a report may be early
+_EARLY_SHARE = 0.1  # largest part of the interval by which a report may be early
 
 close_in_child: set[Callable[[], None]] = set()
 """Functions that a forked child calls: one for each open reporter."""
@@ -101,9 +101,9 @@ class Reporter:
         self._interval_seconds = DEFAULT_INTERVAL_SECONDS
         self._report_at_seconds: float | None = None
         self._connection: DaemonConnection | None = None
-        # The thread answers a request for a report by True if the report arrived, else by False. None ends the thread.
+        # Each request is a queue, on which the reporter's thread puts whether the report arrived. None ends the thread.
         self._report_requests: SimpleQueue[SimpleQueue[bool] | None] = SimpleQueue()
-        self._error_report: SimpleQueue[bool] | None = None  # the latest request for a report of an error
+        self._error_report: SimpleQueue[bool] | None = None  # answer queue of the latest request for a report of errors
         self._has_unreported_error = False
         self._warned: set[str] = set()
         self._collect: Callable[[Reporter], None] | None = None
@@ -311,7 +311,7 @@ class Reporter:
         if at_seconds is None:
             return interval_seconds
         left_seconds = (at_seconds - time.monotonic()) % interval_seconds
-        # If the last report was slightly early, its scheduled time is still ahead: skip that time.
+        # A scheduled time shortly ahead belongs to the last report, which was slightly early. Skips that time.
         return left_seconds if left_seconds > _EARLY_SHARE * interval_seconds else left_seconds + interval_seconds
 
     def _try_report(self) -> bool:
@@ -333,7 +333,7 @@ class Reporter:
             self._attach(CALL_TIMEOUT_SECONDS)
             connection = self._connection
         if connection is None:
-            return  # the reporter was closed in the meantime
+            return  # another thread has closed the reporter
         self._run_collect()
         self._has_unreported_error = False
         with self._queue.drained():

@@ -61,7 +61,7 @@ class TrainingLog:
         self._change({"checkpoints_total": 1, "checkpoint_seconds_total": seconds})
 
     def _change(self, amounts: Mapping[str, float | None], **times: Any) -> None:
-        """Adds the amounts that are known to counters, and sets times."""
+        """Adds `amounts` to the counters of these names, except unknown ones (None). Sets the fields in `times`."""
         with self._lock:
             before = self._counters
             added = {name: amount for name, amount in amounts.items() if amount is not None}

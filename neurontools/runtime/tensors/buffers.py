@@ -50,10 +50,11 @@ class Buffer:
 class Graph:
     """Recorded operators, in order.
 
-    `key` encodes the structure in integers, so that a cache finds the program of an equal graph. An input adds -1 minus
-    the id of its layout. An operator adds the id of its signature, then the indices of its tensor arguments. `scalars`
-    (numbers) and `hosts` (CPU tensors) are the other inputs. `origins` is filled during a profile: it maps an
-    operator's position to the number of its call stack, and to whether the operator belongs to a backward pass.
+    `key` describes the graph in integers: equal graphs have equal keys, by which a cache finds their program. An input
+    is -1 - ID of its layout. An operator is the ID of its signature, then the indices of its tensor arguments.
+    The key has no values of number arguments (`scalars`) and CPU tensors (`hosts`), which are inputs as well.
+    During a profile, `origins` maps an operator's position to the number of its call stack, and to whether the operator
+    belongs to a backward pass.
     """
 
     __slots__ = ("buffers", "hosts", "key", "origins", "scalars", "signatures")
@@ -77,7 +78,7 @@ class Graph:
             buffer.index = len(self.buffers)
             self.buffers.append(buffer)
             self.key.append(-1 - buffer.layout.id)
-            buffer.graph = self  # assigned last, so that an interrupt before leaves the buffer outside of the graph
+            buffer.graph = self  # assigned last, so that an interrupted call leaves it unassigned
         return buffer.index
 
     def add_result(self, buffer: Buffer) -> None:
@@ -114,7 +115,7 @@ def missing(buffer: Buffer) -> RuntimeError:
     """Returns the error for reading a value that was never computed."""
     cause = ""
     if buffer.failure is not None:
-        reason = str(buffer.failure).partition("\n")[0]  # a KeyboardInterrupt has an empty text
+        reason = str(buffer.failure).partition("\n")[0]  # empty for a KeyboardInterrupt, which has no text
         cause = f" ({type(buffer.failure).__name__}{reason and ': '}{reason})"
     error = RuntimeError(f"this tensor has no value: the execution that should have computed it failed{cause}")
     error.__cause__ = buffer.failure
@@ -213,7 +214,7 @@ class CoreMemory:
         self.total_bytes = 0
         self.peak_bytes = 0
         self.hbm_index = hbm_index  # index of the HBM stack on its device
-        self.write_log: Callable[[CoreMemory, str], str | None] | None = None  # writes a log file and returns its path
+        self.write_log: Callable[[CoreMemory, str], str | None] | None = None  # writes a log file; returns its path
 
     def allocate(self, category: Category, nbytes: int) -> None:
         """Counts bytes as used. If too few bytes are free, raises OutOfDeviceMemory and changes nothing."""
@@ -278,14 +279,14 @@ class BufferTable:
     """All device storages of the process, by address.
 
     `lock` is the only lock of the runtime. A thread holds it to record, execute, allocate or free. `write_graphs` ends
-    the replay of a trace. This adds the buffers of the trace's temporaries to this table.
+    the replay of a trace, and so adds the buffers of the trace's temporaries to this table.
     """
 
     def __init__(self) -> None:
         self.lock = RLock()
         self.by_address: dict[int, Buffer] = {}
         self._by_slot: dict[int, Buffer] = {}
-        self.write_graphs: Callable[[], None] = lambda: None  # until a trace is replayed
+        self.write_graphs: Callable[[], None] = lambda: None  # the module of the replay sets this function
         storages.used_addresses = lambda: [(b.address, b.layout.span_bytes) for b in self.by_address.values()]
 
     def create(self, layout: TensorLayout, value: Tensor | None, core: Core) -> tuple[Tensor, Buffer]:

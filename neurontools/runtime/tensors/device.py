@@ -18,8 +18,8 @@ from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffers import Category, Core, buffers
 from neurontools.util.version import __version__
 
-# A training step of a large transformer has some thousand operators. A script that records 20,000 operators without
-# mark_step probably never calls mark_step; without this bound, its pending graph would grow forever.
+# A training step of a large transformer has some thousand operators. This bound is for scripts that never call
+# mark_step: their pending graph would grow forever.
 DEFAULT_PENDING_BOUND = 20_000
 
 
@@ -108,7 +108,7 @@ device = Device()
 
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_FIRST_SYNTHETIC_ADDRESS = 1 << 56  # first invented address, above the addresses of all storages
+_FIRST_SYNTHETIC_ADDRESS = 1 << 56  # for memory without a storage; above the addresses of all storages
 _SYNTHETIC_ADDRESS_STEP = 1 << 48
 
 

@@ -24,8 +24,8 @@ _WORDS = 8  # words of 8 bytes: data, device, dimensions and type, sizes, stride
 _BYTES = 8 * _WORDS
 _MOST = 1 << 23
 _REGION_BYTES = (1 << 44, 1 << 40, 1 << 36)
-# The lowest byte of a slot's first word is the state of its storage. _LIVE_BYTE: alive. Every address ends in this
-# byte, and no deleter writes it. _RELEASED_BYTE: `pop_dead` has returned the dead storage, or the slot is new.
+# The lowest byte of a slot's first word tells the state of its storage. _LIVE_BYTE is the last byte of all addresses.
+# _RELEASED_BYTE marks a new slot, and a slot whose dead storage `pop_dead` has returned. Deleters write neither byte.
 _LIVE_BYTE, _RELEASED_BYTE = 0x80, 0x81
 _PROT_NONE, _PROT_READ_WRITE, _PRIVATE_ANONYMOUS_NORESERVE = 0, 3, 0x4022
 NAME = b"dltensor"
@@ -231,7 +231,7 @@ class Storages:
         self.words = self._bytes.cast("q")
         unlock = ctypes.CDLL(None).pthread_spin_unlock
         self._deleter = ctypes.cast(unlock, ctypes.c_void_p).value or 0
-        # pthread_spin_unlock writes 1 or 0, depending on the C library and the processor.
+        # Finds out what pthread_spin_unlock writes: 1 or 0, depending on the C library and the processor.
         unlock(ctypes.c_void_p(base))
         self._dead_byte = self._bytes[0]
 

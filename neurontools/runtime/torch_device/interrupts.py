@@ -91,7 +91,8 @@ def _guarded_run(run: Callable[..., Any]) -> Callable[..., Any]:
         deferred = None if _running.depth else defer_signals_here()
         _running.depth += 1
         try:
-            # Threads of the autograd engine would start a second OpenMP pool, and could use only NeuronCore 0.
+            # Runs backward in this thread: a thread of the autograd engine would start another OpenMP pool, and could
+            # use only NeuronCore 0.
             with torch.autograd.set_multithreading_enabled(False):
                 return run(*arguments, **keywords)
         except (RuntimeError, TypeError):
@@ -168,7 +169,7 @@ class _NativeStack:
         library = ctypes.CDLL(None)
         self._backtrace: Any = library.backtrace
         self._dladdr: Any = library.dladdr
-        self._frames()  # the first call loads the unwinder; later calls are faster
+        self._frames()  # the first call is slow, because it loads the unwinder
 
     def has_call(self, caller: bytes, called: bytes) -> bool:
         """Returns whether the stack has a direct call of function `called` from a library named like `caller`."""

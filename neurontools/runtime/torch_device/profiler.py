@@ -52,7 +52,7 @@ def profile_of(profiler: Any) -> Profile | None:
 def patch_torch_profiler() -> None:
     """Patches torch.profiler to include operators on the NeuronCores. Call once per process."""
     activity: Any = torch.profiler.ProfilerActivity
-    activity.NEURON = activity.PrivateUse1  # torch_neuronx calls this activity NEURON
+    activity.NEURON = activity.PrivateUse1  # the name of the device's activity in torch_neuronx
     kind: Any = autograd_profiler.profile
     _wrap(torch.profiler.profiler._KinetoProfile, "__init__", _configure)
     _wrap(kind, "__init__", _init)
@@ -161,7 +161,7 @@ def _function_events(profile: Profile, start_ns: int, last_id: int) -> list[Any]
 
 
 def _link(events: list[Any], operators: list[Any], profile: Profile, start_ns: int) -> None:
-    """Adds each operator's device time to the host call that recorded it.
+    """Adds the device time of each operator to the event of the host call that recorded the operator.
 
     The n-th operator of a name belongs to the n-th call of this name. If there are more operators than calls, goes
     through the calls again.
@@ -207,7 +207,7 @@ def _record_memory_history(
 
 def _snapshot(device: Any = None) -> dict[str, Any]:
     """Returns the current allocations, and the history of allocations since recording began."""
-    del device  # accepted as in torch.cuda, but a snapshot always has all cores
+    del device  # torch.cuda has this argument; here, a snapshot has all cores
     return snapshot(_current_profile())
 
 

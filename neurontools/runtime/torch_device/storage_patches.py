@@ -25,9 +25,9 @@ def patch_serialization(name: str) -> None:
     torch.serialization.register_package(5, _tag, _restore)
     _patch_storage()
     tensor: Any = Tensor
-    # A simulated device needs no pinning, and torch's hook for it is C++ only.
+    # A simulated device needs no pinned memory, and torch lets only C++ code provide it.
     tensor.pin_memory = lambda self, *_device, **_named_device: self
-    if name != "xla":  # stock torch already pickles xla tensors this way
+    if name != "xla":  # stock torch pickles xla tensors through a CPU tensor
         _patch_pickle(name)
 
 
@@ -180,7 +180,7 @@ def patch_storage_resize() -> None:
     """Lets `resize_` free a device storage (0 bytes) and allocate it again (full size). Call once per process."""
     kind: Any = torch.UntypedStorage
     resize, sizes = kind.resize_, {name: getattr(kind, name) for name in ("size", "nbytes", "__len__")}
-    full_size = sizes["nbytes"]  # the unpatched method, which returns the full size even of a freed storage
+    full_size = sizes["nbytes"]  # unpatched; also returns the full size of a freed storage
 
     @functools.wraps(resize)
     def resize_(self: Any, size: int) -> Any:

@@ -12,7 +12,7 @@ import torch
 from neurontools.runtime.tensors.buffers import Category, Core, buffers
 from neurontools.runtime.tensors.device import device
 
-_torch_device = device.torch_device  # under another name, because parameters are named `device`
+_torch_device = device.torch_device  # renamed, because functions have a parameter `device`
 
 
 def core_of(which: Any) -> Core:
@@ -67,7 +67,7 @@ def synchronize(device_: Any = None) -> None:
 
 
 def manual_seed(seed: int) -> None:
-    for core in device.acquired_cores:  # cores that are acquired later start with torch's seed
+    for core in device.acquired_cores:  # a core that is acquired later gets torch's seed
         core.generator.manual_seed(seed)
 
 
