@@ -1,6 +1,6 @@
 """Open monitoring tools for AWS Trainium and Inferentia. docs/python.md has the public Python API."""
 
-TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
+TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
 if TYPE_CHECKING:
     from neurontools.util.version import __version__ as __version__
 else:

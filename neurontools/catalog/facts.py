@@ -99,8 +99,8 @@ class DeviceFamily:
     sysfs: SysfsStrings
     device_type: Fact[str]  # value that neuron-monitor prints as neuron_device_type
     device_version: Fact[str]  # value that neuron-monitor prints as neuron_device_version
-    neuroncore_version_by_lnc: tuple[Fact[str], ...]  # one version per element of lnc_supported
-    physical_core_count: Fact[int]  # physical cores of one device; never unknown
+    neuroncore_version_by_lnc: tuple[Fact[str], ...]  # NeuronCore version for each LNC in lnc_supported
+    physical_core_count: Fact[int]  # number of physical cores of one device; never unknown
     lnc_supported: tuple[int, ...]  # configurable numbers of physical cores per logical core
     lnc_default: int
     device_memory_bytes: Fact[int]  # always known
@@ -151,9 +151,9 @@ class DeviceFamily:
         return lnc
 
     def neuroncore_version(self, lnc: int | None = None) -> Fact[str]:
-        """Returns the NeuronCore version that the tools print at this LNC, such as "v3" or "v3d" on Trainium2.
+        """Returns the NeuronCore version that the Neuron tools print at this LNC.
 
-        Raises ValueError for an unsupported LNC.
+        On Trainium2, the version is "v3" or "v3d", depending on the LNC. Raises ValueError for an unsupported LNC.
         """
         return self.neuroncore_version_by_lnc[self.lnc_supported.index(self.checked_lnc(lnc))]
 
@@ -192,16 +192,16 @@ class DeviceFacts:
     """PCI address, CPU affinity and NUMA node of one device, each in the kernel's format."""
 
     index: int
-    bdf: Fact[str]  # PCI address with domain, "0000:10:1c.0"
+    bdf: Fact[str]  # PCI address with its domain, such as "0000:10:1c.0"
     cpu_affinity: Fact[str]  # "0-31,64-95"
     numa_node: Fact[str]  # "1"; "-1" for no node
 
 
 @dataclass(frozen=True, slots=True)
 class UltraServer:
-    """The kind of UltraServer that hosts of an instance type can belong to."""
+    """One kind of UltraServer. Hosts of an instance type can belong to UltraServers of this kind."""
 
-    kind: str  # platform name in the driver: pod, pds or max
+    kind: str  # name of this kind in the driver: pod, pds or max
     name: str
     node_count: int
     device_count: int  # of all nodes together
@@ -226,9 +226,9 @@ class InstanceType:
     name: str  # "trn1.32xlarge"
     family: DeviceFamily
     device_count: int
-    devices: tuple[DeviceFacts, ...]  # one item per device, in index order
+    devices: tuple[DeviceFacts, ...]  # facts of each device, by device index
     topology: Topology
-    topology_evidence: Fact[str]  # evidence for `topology`; `value` is the topology's name in topologies.toml
+    topology_evidence: Fact[str]  # evidence for `topology`; its value is a name in topologies.toml
     physical_core_map: tuple[tuple[int, ...], ...]
     device_index_by_routing_id: tuple[int, ...]
     vcpu_count: Fact[int]
@@ -275,9 +275,10 @@ _HEXADECIMAL_DIGITS = 16
 def ultraserver_node(
     ultraserver: UltraServer | None, index: int | None, node_count: int | None = None
 ) -> UltraServerNode:
-    """Builds the UltraServer node with this index. A `node_count` that was read from the host replaces the catalog's.
+    """Builds the UltraServer node with this index.
 
-    The links of a ring are marked as inferred, because no source states that a ring connects nodes in index order.
+    If `node_count` was read from the host, it replaces the count of the catalog. The links of a ring are marked as
+    inferred, because no source states that a ring connects nodes in index order.
     """
     if ultraserver is None:
         return UltraServerNode(index, node_count)
@@ -288,7 +289,7 @@ def ultraserver_node(
     concluded = {name for name, fact in named.items() if fact.value is not None and not fact.certain}
     if ultraserver.node_links.value == "ring":
         concluded.add("links")
-    if not ultraserver.node_links.certain:  # the UltraServer of the instance type is inferred too
+    if not ultraserver.node_links.certain:  # the kind of UltraServer is inferred too
         concluded |= {"name"} if node_count is not None else {"name", "node_count"}
     return UltraServerNode(
         index=index,
@@ -312,9 +313,9 @@ def parse_ultraserver_place(text: str) -> tuple[str, int]:
 
 
 def check_ultraserver_place(text: str, instance_type: InstanceType) -> tuple[str, int]:
-    """Parses NAME:INDEX and checks that the instance type's UltraServer has a node with this index.
+    """Parses NAME:INDEX. Raises ValueError, with a one-line reason, if the instance type has no such node.
 
-    Raises ValueError, with a one-line reason, if not.
+    The index must be that of a node in an UltraServer of the instance type.
     """
     name, index = parse_ultraserver_place(text)
     ultraserver = instance_type.ultraserver

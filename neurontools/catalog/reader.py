@@ -271,7 +271,7 @@ def read_instance_type(name: str, family: DeviceFamily, table: Table) -> Instanc
 
 
 def _devices(table: Table, device_count: int) -> tuple[DeviceFacts, ...]:
-    """Reads the facts of each device. Without a `devices` array, all of them are unknown."""
+    """Reads the facts of each device. All facts are unknown if the table has no `devices` array."""
     if not table.has("devices"):
         return tuple(DeviceFacts(i, _UNKNOWN_TEXT, _UNKNOWN_TEXT, _UNKNOWN_TEXT) for i in range(device_count))
     devices = []
@@ -406,7 +406,7 @@ def load_family(name: str) -> DeviceFamily:
 
 @lru_cache(maxsize=8)
 def peak_flops_per_core(instance_type: str) -> float | None:
-    """Returns the peak operations per second of a physical core for PEAK_DTYPE (bf16). None if unknown."""
+    """Returns the bf16 peak of a physical core in operations per second. None if unknown."""
     try:
         return load(instance_type).family.peak_flops_per_physical_core(PEAK_DTYPE)
     except UnknownInstanceType:  # a newer daemon may report a type that this catalog lacks
@@ -414,9 +414,9 @@ def peak_flops_per_core(instance_type: str) -> float | None:
 
 
 def peak_flops_per_logical_core(instance_type: str, lnc: int | None = None) -> float | None:
-    """Returns the peak operations per second of a logical core for PEAK_DTYPE (bf16).
+    """Returns the bf16 peak of a logical core in operations per second.
 
-    `lnc` is by default that of the family. None if the peak is unknown or the hardware does not support `lnc`.
+    `lnc` is by default that of the family. Returns None if the peak is unknown or the hardware does not support `lnc`.
     """
     physical = peak_flops_per_core(instance_type)
     if physical is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-# `compact_group` tries all possible groups if there are at most this many; 16 devices have at most 12,870.
+# `compact_group` tries all possible groups if there are at most this many. 16 devices have at most 12,870 groups.
 _EXACT_SEARCH_GROUPS = 20_000
 
 
@@ -58,7 +58,7 @@ class Topology:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether both devices of every link list the link."""
+        """Whether each link is listed by both of its devices."""
         return _is_mutual(self.connected_to)
 
     def neighbours(self, device: int) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ class Topology:
         return _distance_table(self)[self._checked(device)]
 
     def hops(self, start: int, end: int) -> int | None:
-        """Returns the number of links on a shortest path: 0 to the device itself, None if there is no path."""
+        """Returns the number of links on a shortest path between two devices; None without a path."""
         return self.distances(start)[self._checked(end)]
 
     def shortest_path(self, start: int, end: int) -> tuple[int, ...] | None:
@@ -102,7 +102,8 @@ class Topology:
     def rings(self) -> tuple[tuple[int, ...], ...]:
         """Returns the rings of linked devices. Within a ring, the last device is linked to the first.
 
-        A torus has its rows and then its columns as rings, a ring has itself (from device 0), other kinds have none.
+        A torus has one ring per row, then one ring per column. The ring topology has one ring, from device 0. Other
+        topologies have none.
         """
         shape = self.grid_shape()
         if shape is not None:
@@ -154,8 +155,8 @@ class Topology:
 def kind_of(connected_to: Sequence[Collection[int]]) -> TopologyKind | None:
     """Returns the shape of the links that a host reports. None for an unknown shape, such as devices without links.
 
-    Also returns None if only one end lists a link, or if a listed device does not exist, as in a container. Never
-    returns SWITCHED, because a host with a switched fabric reports no links.
+    Also returns None if a link is listed by only one of its devices, or if a listed device does not exist, as in a
+    container. Never returns SWITCHED, because a host with a switched fabric reports no links.
     """
     degrees = [len(links) for links in connected_to]
     if degrees == [0]:
@@ -170,13 +171,13 @@ def kind_of(connected_to: Sequence[Collection[int]]) -> TopologyKind | None:
 
 
 def _is_mutual(connected_to: Sequence[Collection[int]]) -> bool:
-    """Returns whether the other end of every link exists and lists the link too."""
+    """Returns whether both devices of every link exist and list the link."""
     count = len(connected_to)
     return all(0 <= b < count and a in connected_to[b] for a, links in enumerate(connected_to) for b in links)
 
 
 def _is_one_piece(connected_to: Sequence[Collection[int]]) -> bool:
-    """Returns whether device 0 has a path to every other device."""
+    """Returns whether a path connects device 0 to every other device."""
     visited = {0} if connected_to else set()
     pending = list(visited)
     while pending:
@@ -246,7 +247,7 @@ def _closest_group(group_size: int, candidates: list[int], costs: list[list[int]
 
     def extend(group: tuple[int, ...], cost: int, first: int) -> None:
         nonlocal best, best_cost
-        # Lower bound: every remaining pair costs at least one hop.
+        # Lower bound for the sum of hops: every remaining pair costs at least one hop.
         if cost + pair_count - comb(len(group), 2) >= best_cost:
             return
         if len(group) == group_size:

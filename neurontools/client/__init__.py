@@ -10,7 +10,7 @@ Needs neither torch nor grpcio. docs/python.md has more examples.
 
 from neurontools.util.light_imports import lazy_names
 
-TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
+TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
 if TYPE_CHECKING:
     from neurontools.client.daemon_client import Client, Closed, Ended, Recording, connect, read_snapshot
     from neurontools.rpc.ask import NoDaemon, TimedOut

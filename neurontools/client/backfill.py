@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from neurontools.client.timeline import HostTimeline
 
 
-PIECE = 60  # snapshots per request: few enough for a busy daemon to answer before the timeout
-# Pause after each snapshot, as a multiple of the CPU time spent on it. Leaves the GIL to the user interface.
+PIECE = 60  # snapshots per request, so few that a busy daemon answers before the timeout
+# Pause after each snapshot, as a multiple of the CPU time spent on it: other threads get the GIL meanwhile.
 _REST_RATIO = 3.0
 _FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.5, 8.0
 _MOST_STRETCHES = 16
@@ -30,8 +30,8 @@ _MOST_STRETCHES = 16
 class Backfill:
     """Fetches missing snapshots from the daemon's history in a background thread, newest first.
 
-    The thread calls `deliver` with each batch, and with an empty sequence at the end. It retries a failed request from
-    where the request stopped, until `close`.
+    The thread calls `deliver` with each batch of snapshots, and with an empty sequence at the end. After a failed
+    request, it requests the snapshots that are still missing, until `close`.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Backfill:
             except Closed:
                 return True
         if is_oldest_first(received):
-            # An older daemon replies oldest first, so an incomplete reply would leave a gap: drop it.
+            # An older daemon replies oldest first. Its incomplete reply is dropped, because it would leave a gap.
             received = received[::-1] if failure is None else []
         moments = self._make_moments(stretch, received)
         if failure is not None:
@@ -148,7 +148,7 @@ class Backfill:
 
 
 def backfill_all(socket_path: str, newest: Moment, within_seconds: float) -> list[Moment]:
-    """Returns the snapshots before `newest`, in any order: all that can be fetched in `within_seconds`."""
+    """Returns the snapshots before `newest` that can be fetched within `within_seconds`, in any order."""
     found: list[Moment] = []
     past = Backfill(socket_path, found.extend, rest_ratio=0.0)
     past.request(newest, None)
@@ -167,7 +167,7 @@ class EndedProcessLog:
 
     def __init__(self) -> None:
         self._ended: dict[tuple[int, float, float], EndedProcess] = {}
-        self._read: dict[int, float] = {}  # by number of a time step: time of the last snapshot read in that step
+        self._read: dict[int, float] = {}  # time of the last snapshot that was read, for each time step
 
     def add(self, processes: Iterable[EndedProcess]) -> None:
         """Adds ended processes, except those already in the log."""

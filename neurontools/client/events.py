@@ -83,7 +83,8 @@ class HostEvent:
     """One event on a host, such as an ended process, with a text for users."""
 
     at_unix_seconds: float
-    # one of attached, ended, error, ecc, device, model, silent, warning, restart, clock, finding; or a value of _WORDS
+    # Kind of the event: attached, ended, error, ecc, device, model, silent, warning, restart, clock or finding.
+    # Some kinds of findings have a word of their own instead of "finding", such as "stuck" or "idle".
     kind: str
     severity: EventSeverity
     text: str

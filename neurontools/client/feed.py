@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from neurontools.rpc import neuron_pb2
 
 _RETRY_SECONDS = 0.5
-_MISSED_INTERVALS = 2.5  # a gap longer than this many intervals is filled from the daemon's history
+_MISSED_INTERVALS = 2.5  # gaps of more than this many snapshot intervals are filled from the daemon's history
 
 
 class FeedState(Enum):
