@@ -8,16 +8,16 @@ from __future__ import annotations
 from neurontools.util.command_lifecycle import exit_code_text, write_text
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
-TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, without the import
+TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, TypeVar
 
     T = TypeVar("T")
 
-FILES = "files"  # value of Option.completes: completes paths
-INSTANCE_TYPES = "instance types"  # value of Option.completes: completes instance types of the catalog
-INTERVAL_SECONDS = (0.05, 3600.0)  # shortest and longest refresh interval
+FILES = "files"  # as the value of Option.completes: completes paths
+INSTANCE_TYPES = "instance types"  # as the value of Option.completes: completes instance types
+INTERVAL_SECONDS = (0.05, 3600.0)  # shortest and longest refresh interval in seconds
 _BETWEEN = "\0"  # separates two values of one option; no program argument can contain NUL
 
 
@@ -26,7 +26,8 @@ class Option:
 
     `value` is the placeholder of the option's value in --help; an option whose `value` has two words takes two values.
     With `joins`, the values of a repeated option are joined by commas; otherwise the last value counts. With `ends`,
-    parsing stops after this option. Completion offers `words`, or what `completes` names.
+    parsing stops after this option. Shell completion offers `words` as values, or the paths or instance types that
+    `completes` selects.
     """
 
     __slots__ = ("aliases", "completes", "ends", "joins", "name", "short", "text", "value", "words")
@@ -56,7 +57,7 @@ class Option:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """All flags, the short flag first."""
+        """All flags of the option, the short flag first."""
         short = (f"-{self.short}",) if self.short else ()
         return (*short, f"--{self.name}", *(f"--{alias}" for alias in self.aliases))
 
@@ -188,9 +189,9 @@ def _excerpt(text: str) -> str:
     return error_excerpt(text)
 
 
-HIGHEST_INDEX = 1023  # limit of device indices, far above any host's: bounds a mistyped range
+HIGHEST_INDEX = 1023  # highest accepted device index, far above any host's: it bounds a mistyped range
 _HEXADECIMAL = frozenset("0123456789abcdef")
-_BDF_PARTS = ((4, 8), (2, 2), (2, 2), (1, 1))  # minimum and maximum number of digits of domain, bus, device, function
+_BDF_PARTS = ((4, 8), (2, 2), (2, 2), (1, 1))  # fewest and most digits of domain, bus, device, function
 
 
 class DeviceSelection:

@@ -26,7 +26,7 @@ def choose_daemon(
     Returns (None, None) if neither is configured. Raises UserError if both are given as options, or the socket is
     invalid. If `reads_only` and the configured daemon serves over TLS, opens a tunnel and returns its local socket.
     """
-    if given:  # saves the import of the option parser if no option is given
+    if given:  # without options, the import of the option parser is saved
         from neurontools.cli.line import exclude_each_other
 
         exclude_each_other(given, "simulate", "socket")
@@ -54,7 +54,7 @@ def ask_first_daemon(ask: "Callable[[str], T]", environment: "Mapping[str, str]"
     failure = None
     for candidate in socket_path.candidate_sockets(environment):
         if _is_absent(candidate):
-            continue  # skips importing rpc.ask if no socket exists
+            continue  # without a socket, the import of rpc.ask is saved
         from neurontools.rpc.ask import NoDaemon
 
         try:
@@ -73,7 +73,7 @@ def _is_absent(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return True
     except (OSError, ValueError):
-        pass  # connecting to the socket later reports this error
+        pass  # connecting to this socket will report the error
     return False
 
 
@@ -100,7 +100,7 @@ def ask_or_start_daemon(
         from neurontools.driver.environment import Roots
 
         if not Roots.from_environment(os.environ).has_devices:
-            return ask(socket_path.candidate_sockets(os.environ)[0])  # raises NoDaemon with the reason
+            return ask(socket_path.candidate_sockets(os.environ)[0])  # this call raises NoDaemon with the reason
     from neurontools.cli.daemon.private import PrivateDaemon
 
     own = PrivateDaemon(instance_type, interval_seconds=interval_seconds, load=load)

@@ -100,7 +100,7 @@ class PrivateDaemon:
                     stdout=subprocess.DEVNULL,
                     stderr=narration,
                     pass_fds=(tell_ready,),
-                    start_new_session=True,  # so that Ctrl-C signals only the command, not the daemon
+                    start_new_session=True,  # Ctrl-C must signal only the command, not the daemon
                 )
             os.close(tell_ready)
             tell_ready = -1

@@ -124,10 +124,10 @@ def _kernel_log_excerpt(place: DoctorContext) -> str:
 
 
 COMMAND = "<command>"
-_SHORTEST = 3  # a shorter command name is not replaced, because it also occurs in ordinary words
+_SHORTEST = 3  # shorter command names are kept: they also occur in ordinary words
 _MOST_WORDS = 5000
 _NOT_REDACTED = frozenset({"root", "nobody", "localhost", "default", "python", "python3", "neurond", "neuron"})
-# Snapshot fields that contain names, and the placeholder kind of each.
+# Snapshot fields that contain names, and the kind of placeholder that replaces each name.
 _NAME_FIELDS = {
     "user": "user",
     "tag": "tag",
@@ -174,7 +174,7 @@ class Redactor:
             self.placeholder(name, "user")
 
     def placeholder(self, word: str, kind: str) -> str:
-        """Registers a name for redaction and returns its placeholder. Returns generic names and numbers unchanged."""
+        """Registers a name for redaction and returns its placeholder. Returns a generic name or a number unchanged."""
         if word in _NOT_REDACTED or not word or word.isdigit():
             return word
         if word not in self._words:

@@ -54,12 +54,12 @@ class CheckLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Result of one check. `action` is the next step for the user, or ""."""
+    """Result of one check. `action` is the next step for the user; "" if none is needed."""
 
     level: CheckLevel
     result: str
     action: str = ""
-    area: str = ""  # name of the examination, a key of _EXAMINATIONS
+    area: str = ""  # name of the group of checks, as in _EXAMINATIONS
 
 
 _ok = partial(CheckResult, CheckLevel.OK)
@@ -73,7 +73,7 @@ class DoctorContext:
 
     environment: Mapping[str, str]
     roots: Roots
-    socket: str | None = None  # None: checks all default sockets
+    socket: str | None = None  # socket to check; None: all default sockets
 
 
 def directory_size_bytes(path: str, most_entries: int = 20_000) -> int:

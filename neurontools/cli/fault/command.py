@@ -85,7 +85,7 @@ EXIT_CODES = (
 
 
 _COMMAND = "neuron-fault"
-# Fields of FaultRequest, by the option that sets them.
+# Names of fields of FaultRequest, by the name of the option that sets the field.
 _WHOLE_FIELDS = {
     "device": "device_index",
     "core": "neuroncore_index",

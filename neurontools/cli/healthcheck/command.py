@@ -112,7 +112,7 @@ def _run_healthcheck(arguments: list[str]) -> int:
         return HealthCheck(given).run()
     except UserError as error:
         # Exit code 1 means an unhealthy host, so a usage error needs another code.
-        typed = "=".join(arguments)  # joined by "=", so that one test finds "--format nagios" and "--format=nagios"
+        typed = "=".join(arguments)  # "=" joins flag and value, so one test finds both forms
         raise UserError(str(error), EXIT_NAGIOS_UNKNOWN if "--format=nagios" in typed else EXIT_USAGE) from error
 
 
@@ -237,7 +237,7 @@ def _npd_verdict(verdict: "HostVerdict") -> tuple[str, int]:
         return "Neuron has no error", 0
     prefix = "Neuron health is not known: "
     if verdict.findings:
-        prefix = f"NeuronHasError_{health.finding_name(verdict.findings[0])}: "  # as AWS's detector writes it
+        prefix = f"NeuronHasError_{health.finding_name(verdict.findings[0])}: "  # format of AWS's node problem detector
     return excerpt(prefix + verdict.sentence, _MOST_NPD_CHARACTERS), _EXIT_CODES[verdict.is_healthy]
 
 

@@ -21,7 +21,7 @@ from neurontools.util.terminal import escape_controls, excerpt, truncate
 
 MARK = "neuron-healthcheck: "
 _PREFIXES = {Owner.NODE: "[node_problem] ", Owner.USER: "[user_problem] "}
-_SCONTROL_SECONDS = 5.0  # limit of one scontrol call; three calls and the verdict stay below Slurm's 60 seconds
+_SCONTROL_SECONDS = 5.0  # limit of one scontrol call; three calls and the verdict must stay below Slurm's 60 s
 _MOST_REASON_CHARACTERS = 250
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
 
@@ -61,7 +61,7 @@ def apply_verdict(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int
 def drain_reason(verdict: HostVerdict) -> str:
     """Returns the drain reason: owner of the problem, MARK, name of the first finding, location and cause."""
     first = verdict.findings[0]
-    # The node's operator owns the problem if at least one finding is the operator's.
+    # The drain reason names the node's operator as owner if at least one finding is the operator's.
     owners = map(health.finding_owner, verdict.findings)
     owner = Owner.NODE if Owner.NODE in owners else Owner.USER
     cause = escape_controls(verdict.sentence).replace('"', "'")
@@ -69,7 +69,7 @@ def drain_reason(verdict: HostVerdict) -> str:
 
 
 def _update_node(name: str, node: SlurmNode, verdict: HostVerdict, given: dict[str, str]) -> str:
-    """Drains or undrains the node if the verdict requires it. Returns a sentence that describes the change."""
+    """Drains or undrains the node if the health verdict requires it. Returns a sentence that describes the change."""
     would = "would be " if "dry-run" in given else ""
     if verdict.is_healthy is None or (verdict.is_healthy and not node.is_ours):
         return f"node {name} left as it is"

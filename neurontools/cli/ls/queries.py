@@ -50,7 +50,7 @@ from neurontools.views.query_fields import (
     streamed_query_text,
 )
 
-SCRIPT_OPTIONS = ("query", "wait-free", "health", "output-format")  # options that exclude each other
+SCRIPT_OPTIONS = ("query", "wait-free", "health", "output-format")  # only one of these options may be given
 MOST_CORES = 65536
 LONGEST_WAIT_SECONDS = 31_536_000.0
 _EXIT_CODES = {True: 0, False: EXIT_UNHEALTHY, None: EXIT_HEALTH_UNKNOWN}

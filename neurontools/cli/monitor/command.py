@@ -77,9 +77,9 @@ EXIT_CODES = (
 
 _COMMAND = "neuron-monitor"
 _STDOUT = 1
-_LATE_SECONDS = 0.02  # a snapshot is requested this many seconds after it is due
-_AGAIN_SECONDS = 0.05  # seconds between retries while the snapshot is overdue
-_PATIENCE_INTERVALS = 2.0  # snapshot intervals to wait for a new snapshot before using the old one
+_LATE_SECONDS = 0.02  # seconds between the time when a snapshot is due and its request
+_AGAIN_SECONDS = 0.05  # seconds between requests while the snapshot is overdue
+_PATIENCE_INTERVALS = 2.0  # multiple of the interval; after this time without a new snapshot, uses the old one
 
 
 def main() -> None:
@@ -223,7 +223,7 @@ class RecordStream:
             now = monotonic()
             if recorder.accepts(latest) or now >= deadline:
                 return latest
-            # The daemon takes its next snapshot one interval after the latest. Retries soon if it is overdue.
+            # The daemon takes its next snapshot one interval after the latest one. If it is overdue, retries soon.
             expected = latest.taken_at_seconds + latest.interval_seconds + _LATE_SECONDS
             _sleep_until(min(expected, deadline) if expected > now else now + _AGAIN_SECONDS)
 
@@ -237,7 +237,7 @@ def _open_snapshots(path: str, stack: ExitStack) -> tuple[DaemonSnapshots, Snaps
 def _sleep_until(seconds: float) -> None:
     """Sleeps until a CLOCK_MONOTONIC time. Raises OutputClosed as soon as the reader of standard output closes it."""
     poll = select.poll()
-    poll.register(_STDOUT, 0)  # poll always reports POLLERR
+    poll.register(_STDOUT, 0)  # poll reports POLLERR even if it is not requested
     while (remaining_seconds := seconds - monotonic()) > 0:
         for _, event in poll.poll(remaining_seconds * 1000):
             if event & (select.POLLERR | select.POLLNVAL):

@@ -28,7 +28,7 @@ from neurontools.util.terminal import escape_controls, excerpt
 from neurontools.util.units import bytes_text
 
 _ANSWER_SECONDS = 20.0
-_SILENT_SECONDS = 120.0  # longest time without data; a captured process sends data every second
+_SILENT_SECONDS = 120.0  # longest wait for data of a captured process, which should send data every second
 _MAX_NAMES = 5
 
 
@@ -107,7 +107,7 @@ def _start_captures(
     try:
         if not directory.is_dir():
             directory.mkdir(parents=True)
-            stack.callback(_try_remove, directory.rmdir)  # rmdir fails and keeps the directory if files are in it
+            stack.callback(_try_remove, directory.rmdir)  # rmdir keeps a directory with files
         drafts = []
         for pid in pids:
             draft = directory / f".capture-{pid}.{os.urandom(6).hex()}{SUFFIX}"

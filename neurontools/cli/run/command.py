@@ -65,7 +65,7 @@ def request_profile(given: dict[str, str], environment: dict[str, str]) -> None:
             raise UserError("--profile-steps is for a profile; add --profile DIR", EXIT_USAGE)
         return
     environment[INSPECT_ENABLE] = "1"
-    environment[PROFILE_RUN] = time.strftime("%Y_%m_%d_%H_%M_%S")  # a run name in this format sorts by time
+    environment[PROFILE_RUN] = time.strftime("%Y_%m_%d_%H_%M_%S")  # runs with such names sort by time
     environment[INSPECT_OUTPUT_DIRECTORY] = str(Path(given["profile"]).absolute())
     environment.pop(PROFILE_STEPS, None)
     if "profile-steps" in given:
@@ -322,7 +322,7 @@ class _ScriptProcess:
                 signal.signal(number, handler)
 
     def _forward(self, number: int, _frame: FrameType | None) -> None:
-        # In the foreground, the terminal itself sends SIGINT for Ctrl-C to the script.
+        # For Ctrl-C, the terminal itself sends SIGINT to the script if the script is in the foreground.
         if number == signal.SIGINT and is_foreground_group(0):
             return
         if self._process is None:
@@ -335,8 +335,8 @@ def _start_reaper(token: str) -> subprocess.Popen[bytes] | None:
     """Starts the orphan reaper, which kills the script if neuron-run is killed. Returns None if it cannot start."""
     command = [sys.executable, "-I", "-S", str(orphan_reaper.__file__), token]
     try:
-        # A new session shields the reaper from signals to our process group or terminal. Without RUN_VARIABLE, the
-        # reaper of an outer neuron-run doesn't kill this reaper.
+        # A new session shields the reaper from signals to our process group or terminal.
+        # Without RUN_VARIABLE in its environment, the reaper of an outer neuron-run doesn't kill this reaper.
         return subprocess.Popen(
             command,
             env={name: value for name, value in os.environ.items() if name != orphan_reaper.RUN_VARIABLE},

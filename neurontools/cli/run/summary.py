@@ -44,9 +44,9 @@ def read_workers(directory: Path | None) -> list[dict[str, Any]]:
 def combine_workers(
     workers: list[dict[str, Any]], exit_code: int, wall_seconds: float, worker_count: int | None = None
 ) -> dict[str, Any]:
-    """Returns the summary of all workers: sums of their counters, and maxima of step times and peaks.
+    """Returns the summary of all workers: the sums of their counters, and their highest step times and peaks.
 
-    `worker_count` also counts workers that wrote no counters; None means the length of `workers`.
+    `worker_count` includes workers that wrote no counters; None means the length of `workers`.
     """
     count = len(workers) if worker_count is None else worker_count
     document: dict[str, Any] = {"exit_code": exit_code, "wall_seconds": wall_seconds, "workers": count}
@@ -68,7 +68,7 @@ def combine_workers(
 
 
 def _per_second(workers: list[dict[str, Any]], total: str, steps_per_second: float | None) -> float | None:
-    """Returns the rate of the counter `total`, summed over all workers, in steady-state training; None if unknown."""
+    """Returns the growth per second of the counter `total` of all workers in steady-state training; None if unknown."""
     a_step = []
     for worker in workers:
         counted = worker.get("usual_steps") or worker
@@ -82,7 +82,7 @@ def _first_value(workers: list[dict[str, Any]], name: str) -> Any:
 
 
 def _mfu_ratio(document: dict[str, Any], logical_neuroncore_config: int | None) -> float | None:
-    """Returns achieved FLOP/s divided by the bf16 peak of the cores in use; None if unknown."""
+    """Returns the achieved share of the bf16 peak FLOP/s of the cores in use; None if unknown."""
     achieved, instance_type = document["flops_per_second"], document["instance_type"]
     if achieved is None or instance_type is None or not document["cores"] or not logical_neuroncore_config:
         return None

@@ -219,8 +219,8 @@ class OutputBacklog:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         while True:
-            # Checked before reading, so that output written before the end is not lost. Does not wait for end of file,
-            # because processes that the script left behind may write forever.
+            # Checks for the end before it reads, so that output written before the end is not lost.
+            # Does not wait for end of file: processes that the script left behind may write forever.
             ended = self._has_ended.is_set()
             output = os.read(descriptor, _READ_BYTES) if poll.poll(0 if ended else 100) else None
             if self._may_show.is_set() and not self._is_shown:

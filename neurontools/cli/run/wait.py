@@ -22,7 +22,7 @@ from neurontools.util.command_lifecycle import write_stderr
 from neurontools.util.errors import EXIT_TIMED_OUT, UserError
 
 _POLL_SECONDS = 0.2
-_LONGEST_START_SECONDS = 120.0  # limit for a turn, in case the script takes no cores
+_LONGEST_START_SECONDS = 120.0  # a turn ends after this time even if the script takes no cores
 
 
 class CoreQueueTurn:

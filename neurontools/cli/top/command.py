@@ -176,7 +176,7 @@ def _run_dashboard(
         if snapshot is not None:
             options.check_device_filter(device_filter, snapshot)
             _paint_first_frame(terminal, snapshot, device_filter, settings, theme, filter_text)
-        with DeferredSignals():  # an exception that a signal raises during an import may be lost
+        with DeferredSignals():  # an exception from a signal handler may be lost during imports
             import_without("asyncio", "ssl")
             import_without("shutil", "bz2", "lzma")
             from neurontools.tui.app import NeuronTop
@@ -207,7 +207,7 @@ def _run_dashboard(
     if code > _BY_SIGNAL:
         raise EndedBySignal(code - _BY_SIGNAL)
     if not feed.is_live and feed.status.text:
-        raise UserError(feed.status.text)  # the text says why the recording is incomplete
+        raise UserError(feed.status.text)  # explains why the recording is incomplete
     return code
 
 

@@ -81,9 +81,9 @@ class SnapshotSource:
         return tuple(found)
 
     def timelines(self, count: int | None) -> Iterator[HostTimeline]:
-        """Yields the same timeline `count` times, each time extended by one snapshot.
+        """Yields one growing timeline `count` times, each time extended by one snapshot.
 
-        If `count` is None, yields it once: up to the daemon's latest snapshot, or the whole recording.
+        If `count` is None, yields the timeline once: up to the daemon's latest snapshot, or with the whole recording.
         """
         from neurontools.client.backfill import backfill_all
         from neurontools.client.timeline import LIVE_BYTES, HostTimeline, MomentBuilder
@@ -170,12 +170,12 @@ def _write_csv(source: SnapshotSource, count: int | None, filter_text: str) -> N
     for snapshot in source.snapshots(count or default):
         write_text(header + top_csv(source.document(snapshot, filter_text)))
         header = ""
-    if header and not source.exit_code:  # prints at least the header for an empty recording
+    if header and not source.exit_code:  # even an empty recording gives a header
         write_text(header)
 
 
 def write_screens(given: dict[str, str], source: SnapshotSource, count: int | None) -> None:
-    """Prints a page as text for `count` snapshots. None prints the latest, or a recording's last snapshot."""
+    """Prints a page as text, once for each of `count` snapshots. With None, prints only the latest snapshot."""
     for context in _snapshot_contexts(given, source, count, filter_option(given)):
         write_lines(given, _screen_lines(context, screen_width()))
 

@@ -21,9 +21,9 @@ from neurontools.views.drawing.lines import THEMES, Line, Style, TextPage, plain
 _USUAL_SIZE = (120, 50)
 _STDIN, _STDOUT = 0, 1
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-# Asks for the background colour, then the device attributes. Every terminal answers the second request.
+# Escape sequences that ask the terminal for its background colour, then for its attributes, which all terminals report.
 _ASK_BACKGROUND = "\x1b]11;?\x1b\\\x1b[c"
-# Seconds to wait for the answer. The dashboard would read a later answer as typed keys.
+# Seconds to wait for the terminal's answer. The dashboard would take a later answer for typed keys.
 _PATIENCE_SECONDS = 0.4
 _ANSWER = re.compile(rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-?]*[ -/]*[@-~]")
 

@@ -39,7 +39,7 @@ def run_fleet_dashboard(given: dict[str, str], feed: FleetFeed, problems: tuple[
     `look_at` shows the dashboard of a host that the user opens.
     """
     feed.start()
-    with DeferredSignals():  # an exception that a signal raises during an import may be lost
+    with DeferredSignals():  # an exception from a signal handler may be lost during imports
         import_without("asyncio", "ssl")
         from neurontools.tui.fleet import FleetApp, FleetDashboard
         from neurontools.tui.settings import summarize_problems
@@ -82,7 +82,7 @@ def show_fleet(given: dict[str, str], look_at: ShowHost) -> int:
 
     `look_at` shows the dashboard of a host that the user opens.
     """
-    # check_options parses a filter of processes; a filter of hosts has another syntax.
+    # Leaves out --filter: check_options parses a filter of processes, but here it is a filter of hosts.
     options.check_options({name: value for name, value in given.items() if name != "filter"})
     interval = options.interval_option(given) if "interval" in given else None
     feed, problems = open_fleet_feed(given, interval)

@@ -33,7 +33,7 @@ SUMMARY = (
     "Show what happens on the Neuron devices of this host, live or from a recording.\n"
     "Without a terminal, or with --once, one screen is printed as plain text."
 )
-# A copy of neurond's scenario names, because commands may not import neurond.
+# Names of neurond's load scenarios, copied because commands may not import neurond.
 LOADS = ("idle", "steady", "training-ramp", "memory-leak", "stuck-core", "ecc-burst")
 THEME_NAMES = ("auto", "dark", "light", "colour-blind", "colour-blind-light", "mono")
 PAGE_NAMES = ("overview", "processes", "topology", "history", "heatmap", "health", "usage", "host")

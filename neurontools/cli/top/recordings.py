@@ -31,7 +31,7 @@ from neurontools.views.drawing.figures import DeviceFilter
 from neurontools.views.host_difference import ProcessTest, RecordingSide, host_difference_json, host_difference_text
 from neurontools.views.process_filter import InvalidQuantity, parse_filter, parse_quantity
 
-MOST_MOMENTS = 600  # snapshots averaged for one side of a comparison; a longer span is sampled evenly
+MOST_MOMENTS = 600  # most snapshots averaged for one side of a comparison; a longer span is sampled evenly
 _CLOCKS = ("%H:%M:%S", "%H:%M")
 _DAY_SECONDS = 86400.0
 _MOST_DAYS = 400
@@ -39,7 +39,7 @@ _MOST_DAYS = 400
 
 @dataclass(frozen=True, slots=True)
 class DiffSide:
-    """One side of --diff: a recording file, or "" for the daemon, and the text of a moment or span."""
+    """One side of --diff: a recording file ("": the daemon), and the moment or span in it as text."""
 
     text: str
     file: str
@@ -49,7 +49,7 @@ class DiffSide:
     def parse(cls, text: str) -> DiffSide:
         """Parses `FILE`, `FILE@MOMENT` or `FILE@FROM..TO`. An empty FILE before `@` means the daemon."""
         file, at, moment = text.rpartition("@")
-        # Takes the whole text as file name if that file exists, even if the name contains @.
+        # If a file with the whole text as its name exists, the text names this file, even if it contains @.
         if not at or Path(text).exists():
             file, moment = text, ""
         elif not moment:

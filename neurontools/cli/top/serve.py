@@ -158,7 +158,7 @@ def _page_router(
     names = {state.place.name for state in feed.states} if isinstance(feed, DirectFeed) else set()
 
     def reach(name: str) -> str | None:
-        """Returns the socket of a host. None for hosts from Prometheus, because viewers must not start SSH."""
+        """Returns the socket of a host. None for a host from Prometheus: viewers must not start SSH."""
         return feed.socket_path(name) if name in names else None
 
     def open_host(name: str, base: str, path: str) -> HostView:
