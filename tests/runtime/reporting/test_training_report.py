@@ -79,7 +79,7 @@ def test_a_loop_of_ones_own_tells_steps_samples_input_wait_and_checkpoints(daemo
     assert script.stdin is not None
     print(file=script.stdin, flush=True)
     assert script.stdout.readline() == "closed\n"
-    assert daemon.owners() == ()
+    wait_until(lambda: daemon.owners() == ())
     _, errors = script.communicate("\n")
     assert (script.returncode, errors) == (0, "")
 
