@@ -29,7 +29,7 @@ __all__ = ["CoreRange", "NeverFree", "NotFree", "free_indices", "select", "wait"
 
 _T = TypeVar("_T")
 _AGAIN_SECONDS = 0.25
-_LONGEST_ABSENCE_SECONDS = 60.0  # how long to wait for a restart of the daemon
+_LONGEST_ABSENCE_SECONDS = 60.0  # timeout for a restart of the daemon
 
 
 class NotFree(UserError):

@@ -10,7 +10,7 @@ from neurontools.driver.neuron_runtime import NrtStatus
 
 
 class FaultDuration(StrEnum):
-    """How long a fault lasts if nobody heals it. Texts complete a sentence that begins with "it lasts"."""
+    """How long a fault lasts if nobody heals it. The text of each member completes the sentence "it lasts …"."""
 
     ONE_EXECUTION = "one execution"
     PROCESS = "as long as the process: every later execution of it fails too"
@@ -20,7 +20,7 @@ class FaultDuration(StrEnum):
 
 
 class FaultEffect(StrEnum):
-    """Effect of a fault on an execution. Texts complete a sentence that begins with "the execution"."""
+    """Effect of a fault on an execution. The text of each member completes the sentence "the execution …"."""
 
     NONE = "goes on"
     FAILS = "fails"

@@ -107,7 +107,7 @@ class FaultRequest:
 
     @property
     def waits_for_execution(self) -> bool:
-        """Whether an execution starts the fault. True for all kinds that last one execution or one process."""
+        """Whether the fault begins with an execution, as all faults do that last one execution or one process."""
         passing = self.definition.lasts in (FaultDuration.ONE_EXECUTION, FaultDuration.PROCESS)
         return passing or self.after_executions is not None or self.probability is not None
 

@@ -122,11 +122,11 @@ class FleetDocumentJob:
     world_size: int | None
     missing_ranks: tuple[MissingRank, ...]
     state: str  # training, starting, compiling, waiting, stuck or unknown
-    state_seconds: float | None  # time in this state; if training or waiting, time since the last step
+    state_seconds: float | None  # seconds in this state; if training or waiting, seconds since the last step
     utilization_ratio: float | None
     steps_per_second: float | None
     mfu_ratio: float | None
-    step_seconds: StepSeconds | None  # statistics over the job's ranks
+    step_seconds: StepSeconds | None  # statistics of the latest step times, over the job's ranks
     slow_rank: SlowFleetRank | None  # the straggler
     standstill: FleetStandstill | None  # ranks that wait in a collective while no step completes
     health: str | None
@@ -197,7 +197,7 @@ _CSV_LEFT_OUT = ("findings", "devices", "jobs", "labels")
 
 
 def csv_text(fleet_document: FleetDocument | None) -> str:
-    """Formats the hosts of a document as CSV lines without a header. For None, returns the header."""
+    """Formats the hosts of a document as CSV lines without a header. Returns the CSV header if the document is None."""
     names = [field.name for field in fields(FleetHost) if field.name not in _CSV_LEFT_OUT]
     if fleet_document is None:
         return csv_line([*names, "worst", "labels"])

@@ -59,7 +59,7 @@ class FleetFeed(ABC):
 
     @property
     def jobs(self) -> tuple[FleetJob, ...]:
-        """The jobs on these hosts, those with the most cores first."""
+        """The jobs on the hosts of the feed, those with the most cores first."""
         return fleet_jobs(self.states)
 
     def request_users(self) -> None:
@@ -86,7 +86,7 @@ class FleetFeed(ABC):
         """Returns the local socket to the daemon of a host; None if the host was not reached yet."""
 
     def connect_host(self, name: str) -> str | None:
-        """Like `socket_path`, but connects to the host first, which may take some seconds."""
+        """Connects to a host, which may take some seconds, and returns the local socket to its daemon, or None."""
         return self.socket_path(name)
 
     @abstractmethod
@@ -123,11 +123,11 @@ _MOST_CONNECTING = {Reach.SOCKET: 64, Reach.SSH: 16, Reach.TLS: 32}
 _SPACING_SECONDS = {Reach.SOCKET: 0.004, Reach.SSH: 0.05, Reach.TLS: 0.01}  # pause between two new connections
 _ANSWER_SECONDS = {Reach.SOCKET: 5.0, Reach.SSH: 20.0, Reach.TLS: 12.0}  # timeout for the first summary of a host
 _SETTLED_SECONDS = {Reach.SOCKET: 8.0, Reach.SSH: 30.0, Reach.TLS: 15.0}
-_SETTLED_SECONDS_A_HOST = 0.1  # extra time per host, because hosts are connected in batches
+_SETTLED_SECONDS_A_HOST = 0.1  # extra timeout per host, because a feed connects hosts in batches
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _LONGEST_SAMPLED_SECONDS = 3600.0  # the longest sampling interval that a daemon can have
 _SILENT_INTERVALS, _LEAST_SILENT_SECONDS = 3.0, 10.0
-_HASTE = 0.2  # fraction of the interval; a host whose summaries are closer together is not read for a while
+_HASTE = 0.2  # fraction of the interval; reading pauses for a host whose summaries come closer together
 _MOST_FRUITLESS_READS = 100  # limit of successive reads of a host that complete no summary
 _LONGEST_TROUBLE = 160
 _OTHER_FILES, _FILES_OF_A_HOST = 256, 4  # numbers of open files
@@ -146,7 +146,7 @@ def interval_for(host_count: int) -> float:
 def silence_seconds(asked_seconds: float, sampled_seconds: float) -> float:
     """Returns the time without a summary after which a host is lost.
 
-    `asked_seconds` is the interval of summaries, `sampled_seconds` that of the daemon's snapshots.
+    `asked_seconds` is the interval between two summaries, `sampled_seconds` the interval between two snapshots.
     """
     slower = max(asked_seconds, min(sampled_seconds, _LONGEST_SAMPLED_SECONDS))
     return max(_LEAST_SILENT_SECONDS, _SILENT_INTERVALS * slower)

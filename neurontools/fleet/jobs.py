@@ -61,7 +61,7 @@ class StepSeconds:
     """Durations of the latest steps, over all ranks. Synchronized ranks have equal durations."""
 
     least: float | None
-    median: float  # median of the hosts' medians, weighted by the number of their ranks
+    median: float  # weighted median of the hosts' median step times; weights are the numbers of ranks
     most: float | None
 
 

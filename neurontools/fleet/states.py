@@ -31,7 +31,7 @@ class HostState:
     summary: HostSummary | None = None  # the latest summary
     received_at_seconds: float | None = None  # time.monotonic() of this process; clocks of other hosts may differ
     clock_ahead_seconds: float = 0.0  # the host's clock minus ours, at the latest summary
-    reported_steps_per_second: float | None = None  # set by feeds that know the rate per host, not per job
+    reported_steps_per_second: float | None = None  # steps per second of the host, if the feed knows no rate per job
 
     def age_seconds(self, now_seconds: float) -> float | None:
         """Returns the age of the summary at `now_seconds` (time.monotonic()); None without a summary."""
@@ -91,7 +91,7 @@ def _by_number(name: str) -> tuple[tuple[int, str], ...]:
 
 
 TYPE, JOB, USER, ALIKE = "type", "job", "user", "alike"
-_NO_USER, _UNKNOWN_USER = "no user", "user unknown"  # never equal a user name, because these contain no spaces
+_NO_USER, _UNKNOWN_USER = "no user", "user unknown"  # names of groups; with a space, so that no user has such a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def _jobs(state: HostState) -> tuple[str, ...]:
 
 
 def _users(state: HostState) -> tuple[str, ...]:
-    """Returns the users of a host, and "user unknown" if some or all users are not known."""
+    """Returns the users of a host. Adds "user unknown" if some or all of them are not known."""
     found = state.summary
     if found is None:
         return (_UNKNOWN_USER,)

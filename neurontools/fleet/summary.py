@@ -71,7 +71,7 @@ class HostSummary:
     taken_at_unix_seconds: float
     taken_at_seconds: float | None  # the same time by the host's CLOCK_MONOTONIC
     interval_seconds: float | None
-    is_judged: bool  # if false, the health of the host is unknown
+    is_judged: bool  # whether the daemon derives findings; if not, the health of the host is unknown
     critical_count: int  # critical findings; similar ones count once
     warning_count: int
     notice_count: int
@@ -80,7 +80,7 @@ class HostSummary:
     neuroncore_count: int | None
     held_neuroncore_count: int | None
     busy_neuroncore_count: int | None
-    free_neuroncore_count: int | None  # a core that is neither held nor free is unknown
+    free_neuroncore_count: int | None  # number of free cores; a core that is neither held nor free is unknown
     utilization_ratio: float | None  # mean of the held cores
     flops_per_second: float | None
     mfu_ratio: float | None  # MFU of the held cores, relative to the bf16 peak
@@ -175,13 +175,13 @@ class SummaryJob:
     mfu_ratio: float | None
     severity: Severity  # highest severity of the findings on the job's processes
     run_id: str | None = None  # identifies the job across hosts; None if it is only on this host
-    # the ranks on this host, from `encode_rank_runs`; empty if unknown or too scattered
+    # from `encode_rank_runs`: the job's ranks on this host; empty if unknown or too scattered
     rank_runs: tuple[int, ...] = ()
     missing_ranks: tuple[int, ...] = ()  # ranks that the launcher started here but that are missing; possibly not all
     state: str = JobState.UNKNOWN  # a value of `JobState`, or an unknown value of a newer daemon
-    state_seconds: float | None = None  # time in this state; if waiting or training, time since the last step
-    recent_steps: JobSteps | None = None  # None if there are too few steps or not all ranks report
-    standstill: JobStandstill | None = None  # None if the job trains or no rank waits in a collective
+    state_seconds: float | None = None  # seconds in this state; if waiting or training, seconds since the last step
+    recent_steps: JobSteps | None = None  # recent step times; None if there are too few steps or not all ranks report
+    standstill: JobStandstill | None = None  # the stalled collective; None unless the job is waiting or stuck in one
     users: tuple[str, ...] = ()  # owners of the job's processes, possibly not all
     user_count: int | None = None  # number of all owners; None if unknown, or if the reader may not see users
 
@@ -243,7 +243,7 @@ MOST_FINDINGS = 3
 MOST_JOBS = 3
 MOST_BYTES = 1200  # limit of the encoded size; fits a complete summary of a host with 16 devices
 BUSY_FROM_RATIO = 0.02  # utilization from which neuron-top draws a held core as busy
-_MOST_INDICES = 16  # no instance type has more devices
+_MOST_INDICES = 16  # limit of indices in a list; no instance type has more devices
 _MOST_MISSING = 4
 
 
@@ -262,7 +262,7 @@ class _Lengths:
 
 _LENGTHS = (_Lengths(48, 72, 32, 24, 2, 4, 8), _Lengths(24, 36, 16, 12, 1, 1, 4), _Lengths(24, 28, 16, 12, 1, 0, 0))
 """Limits to try, from large to small. The last ones fit any host, and keep only the number of users."""
-_LONGEST_USER = 32  # limit of useradd(8); the same on all hosts, because views group hosts by user
+_LONGEST_USER = 32  # limit of useradd(8) for names; the same on all hosts, because views group hosts by user
 
 
 def summarize_host(snapshot: Snapshot, host_name: str) -> HostSummary:

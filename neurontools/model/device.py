@@ -185,7 +185,7 @@ class NeuronCore:
     flops_per_second: float | None = None
     status: StatusCounters | None = None  # counters of the driver; None for a simulated device
     candidate_pids: tuple[int, ...] = ()  # if no owner is known: PIDs of all processes that have the device open
-    # see Device; contains owner_pid if the only evidence is that the owner has the device open
+    # names of fields with an inferred value; has owner_pid if the only evidence is that the owner has the device open
     inferred_fields: tuple[str, ...] = ()
     reset_requests_total: int | None = None  # device resets requested since the driver was loaded
     reset_failures_total: int | None = None

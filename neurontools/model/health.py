@@ -108,7 +108,7 @@ def summary(found: Sequence[Verdict], snapshot: Snapshot) -> str:
 
 
 def summarize_verdicts(found: Sequence[Verdict], *, is_judged: bool, daemon_version: str) -> str:
-    """Summarizes the verdicts in one line, like `summary`. `is_judged` says whether the daemon derives findings."""
+    """Summarizes the verdicts in one line, like `summary`. `is_judged` is whether the daemon derives findings."""
     count = len(found)
     unhealthy = sum(verdict.is_healthy is False for verdict in found)
     unknown = sum(verdict.is_healthy is None for verdict in found)
@@ -216,7 +216,7 @@ class HealthCriteria:
     level: Severity = Severity.WARNING
     owners: Collection[Owner] = (Owner.NODE, Owner.USER)
     names: Collection[str] | None = None
-    expected_devices: int | None = None  # fewer devices than this are a finding; None: no check
+    expected_devices: int | None = None  # fewer devices than this number count as a finding; None: no check
 
     def includes(self, finding: Finding) -> bool:
         """Returns whether a finding makes the host unhealthy."""
@@ -248,7 +248,7 @@ class HostVerdict:
 
     @property
     def sentence(self) -> str:
-        """The first finding with its devices and action, and the number of further findings; `summary` if none."""
+        """The first finding with its devices and action, and the number of further findings; else `summary`."""
         if not self.findings:
             return self.summary
         first, groups = self.findings[0], group_alike(self.findings)

@@ -333,7 +333,7 @@ def find_straggler(hosts: Sequence[JobSteps]) -> Straggler | None:
 def _part(found: RankSteps, hosts: Sequence[JobSteps], gain_seconds: float) -> str | None:
     """Returns the part of step time that makes the straggler slow, or None if no part does.
 
-    This part exceeds the mean of the other ranks most, and by at least half of `gain_seconds`.
+    The part is the one that exceeds the mean of the other ranks most, if the excess is at least half of `gain_seconds`.
     """
     count = sum(host.rank_count for host in hosts)
     longer = {}
@@ -402,7 +402,7 @@ _WAITING_SECONDS = 10.0  # minimum time without a step before a job counts as wa
 
 
 class JobState(StrEnum):
-    """What a job is doing. If several states apply, the first one counts. Newer daemons may send other states."""
+    """What a job is doing. If several states apply, the first of this list counts. Newer daemons may send others."""
 
     COMPILING = "compiling"
     STUCK = "stuck"

@@ -73,7 +73,7 @@ class Process:
     cpu_user_seconds_total: float | None = None
     cpu_system_seconds_total: float | None = None
     models: tuple[LoadedModel, ...] = ()
-    executions: ExecutionCounters | None = ExecutionCounters()  # None: outcomes are unknown
+    executions: ExecutionCounters | None = ExecutionCounters()  # None if the outcomes of executions are unknown
     errors: ErrorCounters | None = ErrorCounters()
     total_latency_histogram: LatencyHistogram = LatencyHistogram()  # latencies of queueing plus execution
     device_latency_histogram: LatencyHistogram = LatencyHistogram()  # latencies of execution, without queueing
@@ -87,7 +87,8 @@ class Process:
     attribution: Attribution | None = None  # None if no container, pod or job is known
     training: TrainingCounters | None = None  # None if the runtime does not count training
     training_rates: TrainingRates | None = None  # rates between the last two reports
-    inferred_fields: tuple[str, ...] = ()  # see Device; core_indices if inferred: only this process has the device open
+    # names of fields with an inferred value; has core_indices if the only evidence is who has the device open
+    inferred_fields: tuple[str, ...] = ()
     counted_since_seconds: float | None = None
     """CLOCK_MONOTONIC when the process started to count executions, errors, latencies and training. None: not reported.
 
@@ -99,9 +100,9 @@ class Process:
     core_work: tuple[CoreWork, ...] = ()
     """Work on each core in `neuroncore_indices` since `counted_since_seconds`. Empty if not reported."""
 
-    operators: tuple[OperatorTime, ...] = ()  # most total time first, unlisted operators last; empty if not reported
+    operators: tuple[OperatorTime, ...] = ()  # longest total time first, unlisted operators last; empty if not reported
     advice: tuple[ScriptAdvice, ...] = ()  # advice on the training script, highest cost first
-    recent_steps: RecentSteps | None = None  # None if there are too few steps, or wait times are not reported
+    recent_steps: RecentSteps | None = None  # None if the process has too few steps, or does not report wait times
 
     __repr__ = repr_of_fields("pid", "user", "command", "neuroncore_indices", "device_indices")
 
@@ -211,7 +212,7 @@ class TrainingRates:
     collective_bytes_per_second: float | None = None
     to_device_bytes_per_second: float | None = None
     from_device_bytes_per_second: float | None = None
-    input_wait_ratio: float | None = None  # fraction of time, like the next five fields
+    input_wait_ratio: float | None = None  # fraction of time that steps waited for batches
     host_ratio: float | None = None
     compile_wait_ratio: float | None = None
     transfer_ratio: float | None = None

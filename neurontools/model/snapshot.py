@@ -186,16 +186,16 @@ class FaultState(IntEnum):
 class InjectedFault:
     """One injected fault that is not healed yet: the request and the effects so far."""
 
-    number: int  # counts from 1 in each daemon
+    number: int  # number of the fault, counted from 1 in each daemon
     kind: str  # kind of fault, defined in `neurontools.faults.kinds`
     state: FaultState
     device_indices: tuple[int, ...]  # affected devices
     neuroncore_index: int | None  # index of the requested logical core, under the host's default LNC
     pid: int | None  # requested process
     injected_at_unix_seconds: float
-    began_at_unix_seconds: float | None = None  # None: the fault is still waiting
-    ended_at_unix_seconds: float | None = None  # None: the fault has not ended by itself
-    met_total: int = 0  # executions that the fault affected
+    began_at_unix_seconds: float | None = None  # when the fault began; None: it still waits for its begin
+    ended_at_unix_seconds: float | None = None  # when the fault ended by itself; None: it has not
+    met_total: int = 0  # number of executions that the fault affected
     after_executions: int | None = None
     after_seconds: float | None = None
     for_seconds: float | None = None

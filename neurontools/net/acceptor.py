@@ -31,8 +31,8 @@ RefusalHandler = Callable[[socket.socket, str], None]
 class Acceptor:
     """Accepts connections of a listening socket, which it owns, and passes them to `on_connection`.
 
-    To be used in the event loop's thread only. The log calls the listener `name`. On EMFILE and ENFILE, passes the
-    connections to `refuse` instead, because the process has no file descriptor for them.
+    To be used in the event loop's thread only. The log calls the listener `name`. If the process has no file descriptor
+    left (EMFILE, ENFILE), passes connections to `refuse` instead.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class ConnectionLimiter:
         self._most = most
         self._share = share
         self._count = 0
-        self._of_peer: dict[Hashable, dict[ConnectionSlot, bool]] = {}  # True for a waiting slot; longest wait first
+        self._of_peer: dict[Hashable, dict[ConnectionSlot, bool]] = {}  # True for a slot that waits; longest wait first
 
     def __len__(self) -> int:
         return self._count
@@ -218,8 +218,9 @@ class ConnectionLimiter:
     def acquire(self, peer: Hashable, make_room: Callable[[], None]) -> ConnectionSlot | None:
         """Returns a slot for a new connection of a peer; None if a connection must be evicted but none is waiting.
 
-        If the peer is at its limit, evicts its longest waiting connection. If all slots are taken, evicts the longest
-        waiting connection of the peer with the most connections. Calls `make_room` of the evicted connection.
+        If the peer is at its limit, evicts the longest waiting connection of this peer. If all slots are taken, evicts
+        the longest waiting connection of the peer with the most connections. Calls `make_room` of the evicted
+        connection.
         """
         own = self._of_peer.get(peer, {})
         if len(own) >= self._share or self._count >= self._most:
@@ -251,7 +252,7 @@ class ConnectionLimiter:
 class RateLimiter:
     """Token bucket that serves peers round-robin, so that one busy peer delays only itself.
 
-    Allows `per_second` on average and a burst of `at_once`. To be used in the event loop's thread only.
+    Allows `per_second` on average, and a `burst` at once. To be used in the event loop's thread only.
     """
 
     def __init__(self, per_second: float, burst: int) -> None:
@@ -259,7 +260,7 @@ class RateLimiter:
         self._burst = burst
         self._tokens = float(burst)
         self._at_seconds = 0.0
-        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}  # waiters by peer, next peer first
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}  # waiting calls by peer; the next peer is first
         self._next: asyncio.TimerHandle | None = None
 
     async def acquire(self, peer: Hashable) -> None:

@@ -83,7 +83,7 @@ class HttpConnection:
             request = request_of(event.method, event.target, list(event.headers), self._role)
             if _has_short_body(request):
                 return replace(request, body=await self._read_body())
-            self._http.next_event()  # takes h11's end of message; a longer body is not read
+            self._http.next_event()  # consumes EndOfMessage of a request without a body; a longer body stays unread
         except h11.RemoteProtocolError as error:
             if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
                 return None
@@ -130,7 +130,7 @@ class HttpConnection:
         await self._write(self._http.send(h11.EndOfMessage()) or b"")
 
     async def _send(self, head: bytes, content: bytes) -> None:
-        """Sends a response in pieces, so that the transport does not buffer a copy of all for a slow client."""
+        """Sends a response in pieces, so that the transport buffers no copy of the whole response for a slow client."""
         for start in range(0, len(content), _PIECE_BYTES):
             await self._write(head + (self._http.send(h11.Data(content[start : start + _PIECE_BYTES])) or b""))
             head = b""
@@ -192,8 +192,8 @@ _SHUTDOWN_SECONDS = 1.0  # for the TLS close
 _REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-# asyncio's read buffers of 256 KiB per TLS connection would take 64 MiB for 256 connections.
-# malloc does not return this memory to the kernel. A TLS record has at most 16 KiB.
+# asyncio's read buffers of 256 KiB per TLS connection would take 64 MiB for 256 connections, and malloc does not return
+# this memory to the kernel. A TLS record has at most 16 KiB.
 SSLProtocol.max_size = 2**14
 
 

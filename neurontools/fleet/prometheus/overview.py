@@ -20,7 +20,7 @@ from neurontools.model.jobs import JobState
 from neurontools.util.terminal import excerpt
 from neurontools.util.units import duration_text
 
-# A host is lost if its snapshot is older than both: so many seconds, and so many times the median age.
+# A host is lost if the age of its snapshot exceeds both _LATE_SECONDS and _LATE_MEDIANS times the median age.
 _LATE_SECONDS, _LATE_MEDIANS = 120.0, 5.0
 _SIMULATED_ID = "i-simulated"
 _LONGEST_LABEL = 200
@@ -28,7 +28,7 @@ _LONGEST_LABEL = 200
 
 @dataclass(frozen=True, slots=True)
 class QueryTime:
-    """The time at which the answers arrived, by two clocks of this host."""
+    """The time at which the answers of Prometheus arrived, by the monotonic clock and by the wall clock."""
 
     seconds: float  # time.monotonic()
     unix_seconds: float

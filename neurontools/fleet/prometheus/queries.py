@@ -81,7 +81,7 @@ CONDITIONS, DIGITS = 9, 16
 
 
 def _condition(chosen: str = "") -> str:
-    """Returns the expression for the condition digit of each device. A label matcher can select devices."""
+    """Returns the expression for the condition digit of each device. `chosen` is a label matcher for devices."""
     busy = f"avg {_BY_DEVICE} ({_UTILIZATION}{chosen})"
     return (
         f"5 + (max {_BY_DEVICE} (neurontools_device_health{chosen}) >= {WARNING - 5})"
@@ -124,9 +124,10 @@ _JOB_SEVERITIES = ("notice", "warning", "critical")
 
 @dataclass(frozen=True, slots=True)
 class JobQuantity:
-    """A value for each job: the recording rule for runs, and a function that builds the expression.
+    """A value for each job: the name of its recording rule, and a function that builds its expression.
 
-    The arguments of the function are the labels to aggregate by, and a label matcher.
+    Only jobs on several hosts have the rule. The arguments of the function are the labels to aggregate by, and a label
+    matcher.
     """
 
     rule: str
@@ -206,7 +207,7 @@ def _gain(least: str, world_size: str) -> str:
 
 
 def _slow(least: str, gain: str) -> str:
-    """Returns the expression for `gain` with the straggler's rank as a label, if the gain is large enough."""
+    """Returns the expression for the `gain` of a straggler with its rank as a label; no value if the gain is small."""
     slow_ranks = f"group by (run_id, instance, rank) ({_WAIT} == on (run_id) group_left () {least})"
     return f"{slow_ranks} * on (run_id) group_left () ({gain} > {LEAST_RATIO})"
 
@@ -258,7 +259,7 @@ def jobs_query(*, is_recorded: bool) -> str:
     return " or ".join((*bounded, with_label(f"count({cores})", JOB_COUNT)))
 
 
-MOST_FINDINGS = 100  # listed findings per severity, longest first; further findings are only counted
+MOST_FINDINGS = 100  # limit of listed findings per severity, longest first; further findings are only counted
 LOOKBACK = "1h"
 CLOCK_SECONDS = 60
 DOWN, GONE = "down", "gone"
@@ -271,7 +272,7 @@ _RECORDED_FROM = 0.9
 
 @dataclass(frozen=True, slots=True)
 class PackedField:
-    """An integer in a packed sample: its name, the base of its digit, and its expression."""
+    """An integer in a packed sample: its name, the base of its digit, and its PromQL expression."""
 
     name: str
     base: int
@@ -317,7 +318,7 @@ PROBE = f'count by (__name__) ({{__name__=~"{SNAPSHOT_TIMESTAMP}|{DEVICES.rule}|
 
 
 def has_rules(counts: dict[str, float]) -> bool:
-    """Whether Prometheus has our recording rules, by the result of PROBE: for at least nine tenths of the hosts."""
+    """Whether Prometheus has our recording rules for at least nine tenths of the hosts, by the result of PROBE."""
     recorded = counts.get(DEVICES.rule, 0.0)
     return recorded > 0 and recorded >= _RECORDED_FROM * counts.get(SNAPSHOT_TIMESTAMP, 0.0)
 
