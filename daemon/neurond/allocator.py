@@ -83,7 +83,8 @@ class RuntimeReport:
 class CoreLease:
     """One attached process: its identity, the logical cores it holds, and its latest report.
 
-    An observer holds no cores. `first` and `count` are logical cores under the LNC of this lease.
+    `first` is the index of its first logical core and `count` their number, both at the LNC of this lease. An observer
+    holds no cores.
     """
 
     token: str
@@ -97,10 +98,10 @@ class CoreLease:
     tag: str = ""
     runtime_version: str | None = None
     report: RuntimeReport | None = None
-    cores: dict[int, CoreReport] = field(default_factory=dict)  # latest report of each core, by local index
+    cores: dict[int, CoreReport] = field(default_factory=dict)  # latest report about each core, by local index
     counted_before: dict[int, CoreReport] = field(default_factory=dict)
     """First report of each core, by local index, if the process began before the daemon. Its counts are subtracted."""
-    peak_device_memory_bytes: int | None = None  # highest memory use so far; None until the process has reported
+    peak_device_memory_bytes: int | None = None  # highest memory use so far, in bytes; None before the first report
 
     @property
     def logical_cores(self) -> range:
@@ -199,7 +200,7 @@ class InvalidReport(Refusal):
 
 @dataclass(slots=True)
 class CoreCounters:
-    """The totals of a physical core up to the end of its last lease."""
+    """The total counts of a physical core from all of its leases that have ended."""
 
     busy_seconds_total: float = 0.0
     flop_total: int = 0
@@ -334,7 +335,7 @@ class CoreAllocator:
         return lnc
 
     def _choose_cores(self, request: CoreRequest, lnc: int) -> tuple[int, int]:
-        """Returns the first logical core, and the number of logical cores, that satisfy a request."""
+        """Returns the index of the first logical core for a request, and the number of cores."""
         available = self.shape.logical_core_count(lnc)
         if request.first is None and request.count is not None:
             return self._first_fit(request.count, lnc), request.count

@@ -213,12 +213,12 @@ def _indices(ids: Iterable[int | bytes]) -> Iterator[int]:
 
 MAX_CGROUP_BYTES = 64 * 2**10
 
-# A container's cgroup: docker-ID.scope, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope, or the ID alone.
+# Forms of a container's cgroup: docker-ID.scope, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope, or the ID.
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
 # A pod UID contains dashes, or underscores if systemd names the slice.
 _POD_UID = r"[0-9a-f]{8}([-_])[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12}"
 _POD = re.compile(rf"pod({_POD_UID})(?:\.slice)?(?:/|$)", re.MULTILINE)
-# systemd delegates this part of the cgroup tree to users. They choose the names of its cgroups, so it is ignored.
+# systemd delegates this part of the cgroup tree to users. It is ignored, because users choose the cgroup names in it.
 _USER_SLICE = re.compile(r"\d+:[^:]*:(?:/\.\.)*/user\.slice(?:/|$)")
 # The cgroup of a Slurm job: /slurm/uid_1000/job_1 (cgroup v1) or /system.slice/slurmstepd.scope/job_1 (v2).
 # If several Slurm nodes run on one host, the path has slurm_NAME or NAME_slurmstepd.scope, with the node's name.

@@ -68,7 +68,7 @@ class StoreFeed(Feed):
         return not self._loading.done()
 
     def drain(self) -> int:
-        """Adds the latest snapshot and the loaded history to the timeline. Returns how many moments it added."""
+        """Adds the latest snapshot and the loaded history to the timeline. Returns the number of added snapshots."""
         entry = self._store.latest
         if entry.snapshot.sequence != self._sequence:
             self._sequence = entry.snapshot.sequence

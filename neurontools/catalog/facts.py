@@ -207,7 +207,7 @@ class UltraServer:
     device_count: int  # of all nodes together
     node_links: Fact[
         str
-    ]  # NeuronLink between nodes: "ring" of the devices with the same index, or "switched" (all to all)
+    ]  # links between nodes: "ring" connects the devices with the same index, "switched" connects all devices
     node_link_bytes_per_second_per_device: Fact[int]
     note: str
 

@@ -306,7 +306,7 @@ def refuse_without_hosts(given: dict[str, str], *names: str) -> None:
 
 
 def print_information(command: str, page: Any, given: dict[str, str]) -> bool:
-    """Prints the text of --help, --version or --completion, in this order. Returns False if none of them is given.
+    """Prints the text of the first of --help, --version and --completion that is given. Returns False without any.
 
     `page` is the module of the command. It defines OPTIONS, USAGE, SUMMARY, NOTES, EXIT_CODES and optionally ACTIONS.
     """

@@ -188,9 +188,9 @@ def open_audit_file(path: str, group: int | None) -> LineFile:
 def open_state_file(
     directory: str | None, group: int | None, description: str, opened: Callable[[str, int | None], T]
 ) -> T | None:
-    """Opens a state file with `opened(directory, group)`.
+    """Opens a state file by calling `opened(directory, group)`. Returns None if `directory` is None.
 
-    Returns None if `directory` is None. If opening fails, logs the failure and returns None.
+    If opening the file fails, logs the failure and returns None.
     """
     if directory is None:
         return None

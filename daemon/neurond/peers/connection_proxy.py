@@ -21,7 +21,7 @@ from neurontools.net.acceptor import Acceptor
 from neurontools.rpc.http2 import ENHANCE_YOUR_CALM, MAX_STREAM_ID, send_goaway
 
 CONNECTION_WORK = 1.0
-# Least time between two checks for closed clients, so that a flood of connections can't make the checks expensive.
+# Least time between two searches for closed clients, so that a flood of connections can't make searching expensive.
 _CHECK_EVERY_SECONDS = 2e-3
 
 
@@ -34,7 +34,7 @@ class ConnectionProxy:
         self._goaway = GoawaySender()
         self._accepting: Acceptor | None = None
         self._delayed: dict[socket.socket, tuple[asyncio.TimerHandle, PeerCredentials]] = {}
-        self._checked_seconds: dict[int, float] = {}  # time of the last check for closed clients, by UID
+        self._checked_seconds: dict[int, float] = {}  # time of the last search for closed clients, by UID
 
     def open(self, listener: socket.socket, inner_path: str) -> None:
         """Accepts clients on a listening socket and takes ownership of it. The server listens on `inner_path`."""
@@ -294,7 +294,7 @@ def is_closed_by_peer(connection: socket.socket) -> bool:
 
 
 def closed_by_peer(connections: Sequence[socket.socket]) -> set[socket.socket]:
-    """Returns the connections that the peer has closed, with one poll(2)."""
+    """Returns those of the connections whose peers have closed them. Uses a single call of poll(2)."""
     poll = select.poll()
     by_number = {connection.fileno(): connection for connection in connections}
     for number in by_number:

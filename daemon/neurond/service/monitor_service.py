@@ -35,7 +35,7 @@ LONGEST_INTERVAL_SECONDS = 86_400.0
 MAX_DEVICE_INDICES = 1024
 MAX_RENDERED = 64
 _ENDED_IN_A_MESSAGE = 100
-_EARLY_SECONDS = 0.02  # a stream sends a snapshot even if it comes this much too early, because clocks jitter
+_EARLY_SECONDS = 0.02  # tolerance: a stream sends snapshots that come this much early, because clocks jitter
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -140,7 +140,7 @@ class MonitorService:
             self._rendered.clear()
             self._rendered_sequence = snapshot.sequence
         await _check_devices(request, snapshot, context)
-        # The key leaves out unknown fields, which newer clients may send.
+        # The cache key omits unknown fields of the request, which newer clients may send.
         flags = request.wide, request.all_processes, request.topology
         key = request.format, *flags, request.logical_neuroncore_config, *request.device_indices
         rendered = self._rendered.get(key)

@@ -41,8 +41,8 @@ from neurontools.util.rate_limited_log import RateLimitedLogger
 from neurontools.util.terminal import excerpt
 
 _BACKLOG = 256
-_MOST_REQUEST_BYTES = 2**16  # largest request: read-only requests are small
-_IDLE_MILLISECONDS = 300_000  # a connection without a call is closed after this time
+_MOST_REQUEST_BYTES = 2**16  # largest request; the requests of this read-only API are small
+_IDLE_MILLISECONDS = 300_000  # a connection is closed after this time without a call
 _REFUSALS_KEPT_PER_HOUR = 120
 
 _log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class ConnectionOutcome(StrEnum):
     NO_CERTIFICATE = "no_certificate"  # none, or an invalid one
     NO_HANDSHAKE = "no_handshake"  # no TLS, a wrong TLS version, or the client closed the connection
     TIMED_OUT = "timed_out"
-    CROWDED_OUT = "crowded_out"  # closed to make room for later connections
+    CROWDED_OUT = "crowded_out"  # the daemon closed it to make room for later connections
     AT_LIMIT = "at_limit"
 
 

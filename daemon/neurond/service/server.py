@@ -92,8 +92,8 @@ class OpenCalls(Generic[P]):
             await asyncio.wait(streams, timeout=patience_seconds)
 
 
-MAX_REQUEST_BYTES = 2**20  # the largest possible report has about 0.6 MiB
-MAX_STREAMS = 100  # concurrent calls per connection; RFC 9113 (section 6.5.2) recommends at least 100
+MAX_REQUEST_BYTES = 2**20  # largest accepted message; the largest possible report has about 0.6 MiB
+MAX_STREAMS = 100  # most concurrent calls per connection; RFC 9113 (section 6.5.2) recommends at least 100
 # By default, grpcio drops random calls when 1000 wait for Python. The connection proxy limits each peer instead.
 _MAX_WAITING_CALLS = 2**20
 _OPTIONS = (

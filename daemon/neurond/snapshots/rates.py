@@ -233,7 +233,7 @@ _SPANS = 2
 
 @dataclass(slots=True)
 class _StepHistory:
-    began: Process  # state of the process when the current span of steps began
+    began: Process  # the process as it was when the current span of steps began
     spans: deque[tuple[int, tuple[float, ...]]] = field(default_factory=lambda: deque(maxlen=_SPANS))
     recent: RecentSteps | None = None
 

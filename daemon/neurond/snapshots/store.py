@@ -190,7 +190,7 @@ def _finish(future: asyncio.Future[None]) -> None:
 
 _FIRST_SHARE, _LAST_SHARE = 0.3, 0.7  # processes report in this part of the interval between two ticks
 _PLACES = 16
-_LATE_SHARE = 0.5  # a tick is skipped only if it is late by more than this share of the interval
+_LATE_SHARE = 0.5  # a tick is skipped only if it is late by more than this share of the interval between ticks
 
 
 class TickSchedule:

@@ -103,7 +103,7 @@ class SimulatedSource:
         holder = self._allocator.owner(index)
         if holder is None:
             before = self._cores[index]
-            # A process may have held the core between two reads and changed its counters.
+            # A process may have held and released the core since the last read, and so changed its counters.
             unchanged = before.owner_pid is None and self._allocator.counters[index] is self._shown_counters[index]
             return before if unchanged and before.status is self._status(index) else self._free_core(index)
         counters = self._allocator.counters_of(index, holder)
@@ -165,7 +165,7 @@ class SimulatedSource:
 
 
 def _reuse(before: tuple[T, ...], now: tuple[T, ...]) -> tuple[T, ...]:
-    """Returns `before` if both tuples have the same objects, so that the identity of the tuple shows a change."""
+    """Returns the old tuple `before` if both tuples have the same objects. Thus a new tuple always means a change."""
     return before if all(map(is_, before, now)) else now
 
 
@@ -240,7 +240,7 @@ class SimulatedRank:
 
     index: int
     random: Random
-    hbm_share_bytes: int  # the rank's part of its core's HBM stack
+    hbm_share_bytes: int  # the part of an HBM stack that this rank may use
     peak_flops: float  # of its core, in bf16
     memory: model.DeviceMemory = model.DeviceMemory()
     busy_seconds: float = 0.0
@@ -273,7 +273,10 @@ class SimulatedRank:
         return (1 - _RESERVED_RATIO) - rest_bytes / self.hbm_share_bytes
 
     def execute(self, now_seconds: float, step_seconds: float, utilization: float, latency_seconds: float) -> None:
-        """Counts executions of about this latency that keep the core busy for `utilization` of a step."""
+        """Counts the executions of one step. Each takes about this latency.
+
+        Together they keep the core busy for the share `utilization` of the step.
+        """
         busy_seconds = step_seconds * utilization
         self.busy_seconds += busy_seconds
         self.flop += int(busy_seconds * self.peak_flops * 0.4)
@@ -449,7 +452,7 @@ class SyntheticLoad:
         return self._ecc[device_index]
 
     def facts(self, lease: CoreLease) -> ProcessFacts:
-        """Returns the facts of a simulated process, which for a real process come from the operating system."""
+        """Returns the facts of a simulated process. For a real process, the operating system has such facts."""
         rank = self._ranks[lease.token].index
         return ProcessFacts(
             user=self._user,

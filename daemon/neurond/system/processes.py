@@ -21,7 +21,7 @@ from neurontools.driver.processes import ProcessFiles, read_boot_time
 from neurontools.model import Job, Process
 
 MAX_COMMAND_CHARACTERS = 4096
-_SAME_START_SECONDS = 2.0  # tolerated difference of start times: the clock may be adjusted
+_SAME_START_SECONDS = 2.0  # start times that differ by less count as equal: the clock may be adjusted
 _UNREADABLE = (psutil.Error, OSError)
 
 
@@ -256,11 +256,11 @@ _RUN_ID_BYTES = 6
 
 _RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK", b"PMI_RANK", b"NEURON_PJRT_PROCESS_INDEX")
 _WORLD_SIZES = (b"WORLD_SIZE", b"SLURM_NTASKS", b"OMPI_COMM_WORLD_SIZE", b"PMI_SIZE")
-_PJRT_DEVICES = b"NEURON_PJRT_PROCESSES_NUM_DEVICES"  # comma-separated, one device count per process
+_PJRT_DEVICES = b"NEURON_PJRT_PROCESSES_NUM_DEVICES"  # device count of each process, comma-separated
 _TORCHRUN = b"TORCHELASTIC_RUN_ID"
 _STORE = (b"MASTER_ADDR", b"MASTER_PORT")
 _ROOT = b"NEURON_RT_ROOT_COMM_ID"  # "address:port" of rank 0 for the original runtime's collectives
-_MPI = (b"PMIX_NAMESPACE", b"OMPI_MCA_orte_hnp_uri", b"PMI_PORT")  # variables of Open MPI 5, Open MPI 4 and MPICH
+_MPI = (b"PMIX_NAMESPACE", b"OMPI_MCA_orte_hnp_uri", b"PMI_PORT")  # run IDs of Open MPI 5, Open MPI 4 and MPICH
 _SLURM = (b"SLURM_CLUSTER_NAME", b"SLURM_JOB_ID", b"SLURM_STEP_ID")
 _LOCAL_RANK, _LOCAL_WORLD_SIZE = b"LOCAL_RANK", b"LOCAL_WORLD_SIZE"
 _LOCAL_WORLD_SIZES = (_LOCAL_WORLD_SIZE, b"OMPI_COMM_WORLD_LOCAL_SIZE", b"MPI_LOCALNRANKS")

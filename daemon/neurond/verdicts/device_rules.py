@@ -33,7 +33,7 @@ from neurontools.util.units import bytes_text, ranges_text
 _RESTART = "stop and start the instance to get another host"
 _MOVE = f"move the work off this device; {_RESTART}"
 _BETTER_RATIO = 0.95  # the "nearly full" finding of a stack ends when its use falls below this share of the limit
-_UPDATE_PERCENT = 2  # the text of a finding changes only if the percentage changes by this much
+_UPDATE_PERCENT = 2  # the shown percentage changes only if the measured one differs from it by this much
 
 _Stack = tuple[int, int]  # an HBM stack: device index, stack index
 

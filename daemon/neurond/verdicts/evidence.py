@@ -25,7 +25,7 @@ class RuleContext:
 
     snapshot: Snapshot
     limits: HealthThresholds
-    cores: dict[int, NeuronCore]  # cores of the snapshot, by physical index
+    cores: dict[int, NeuronCore]  # cores of the snapshot, by physical core index
     devices: dict[int, Device] = field(default_factory=dict)
     processes: dict[int, Process] = field(default_factory=dict)
     cores_before: dict[int, NeuronCore] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class RuleContext:
         """Returns a process's errors at the beginning of the window: NO_ERRORS if it started later, None if unknown."""
         before = self.processes.get(process.pid)
         since = counted_since_unix_seconds(process, self.snapshot)
-        if since is None:  # the errors are counted by the driver, since the process was first seen
+        if since is None:  # the driver counts these errors since the process was first seen
             return NO_ERRORS if before is None else before.errors
         if self.snapshot.taken_at_unix_seconds - since <= self.limits.window_seconds:
             return NO_ERRORS
@@ -102,15 +102,15 @@ class HealthThresholds:
     """The thresholds of the health rules, from [health] in the configuration file. None disables a rule."""
 
     window_seconds: float = 300.0  # period in which errors and growth are counted
-    idle_seconds: float | None = 300.0  # time without a finished execution after which a held core is idle
-    stuck_seconds: float | None = 60.0  # time in flight after which an execution is stuck
+    idle_seconds: float | None = 300.0  # a held core is idle after this time without a finished execution
+    stuck_seconds: float | None = 60.0  # an execution is stuck if it has not finished after this time
     memory_used_ratio: float | None = 0.95  # limit of the used share of an HBM stack
     ecc_corrected_events: int | None = 10  # limit of corrected ECC events in the window
     numerical_errors: int | None = 1  # limit of numerical errors in the window
     hardware_errors: int | None = 1  # limit of hardware errors of executions in the window
     latency_growth_ratio: float | None = 1.5  # limit of the ratio between the median latencies in and before the window
     latency_executions: int = 20  # executions needed before and in the window to compare latencies
-    silent_seconds: float | None = 30.0  # time without a report after which a process is silent
+    silent_seconds: float | None = 30.0  # a process is silent after this time without a report
 
 
 Key = TypeVar("Key", bound=Hashable)

@@ -133,7 +133,10 @@ class OrphanedPodRule:
 
 
 def _unused_cores(allocation: PodAllocation, snapshot: Snapshot) -> tuple[list[int], tuple[int, ...]]:
-    """Returns the allocation's logical cores that have no owner, possible owner or used memory, and their devices."""
+    """Returns the unused logical cores of an allocation, and their devices.
+
+    A core is unused if it has no owner, no possible owner and no used memory.
+    """
     lnc = snapshot.instance.logical_neuroncore_config
     cores, devices = set(allocation.neuroncore_indices), set(allocation.device_indices)
     found: dict[int, bool] = {}

@@ -47,7 +47,7 @@ _RULES: tuple[_Rule, ...] = (
 class RuleEvaluator:
     """Evaluates the rules and remembers since when each finding holds. Belongs to the event loop's thread.
 
-    It takes every tick's snapshot, in order.
+    Call `evaluate` with every tick's snapshot, in order.
     """
 
     def __init__(self, limits: HealthThresholds | None = None) -> None:
@@ -86,7 +86,7 @@ class RuleEvaluator:
         return replace(snapshot, health=self._health)
 
     def carry_over(self, snapshot: Snapshot) -> Snapshot:
-        """Adds the findings of the last tick to a snapshot between two ticks, except those about ended processes."""
+        """Adds the findings of the last tick to a snapshot between two ticks. Omits findings about ended processes."""
         if self._health is None:
             return self.evaluate(snapshot)
         pids = {process.pid for process in snapshot.processes}

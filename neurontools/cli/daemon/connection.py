@@ -46,10 +46,10 @@ def choose_daemon(
 
 
 def ask_first_daemon(ask: "Callable[[str], T]", environment: "Mapping[str, str]") -> "T | None":
-    """Returns the answer of this host's first daemon that answers; None if no daemon runs.
+    """Returns the answer of the first daemon of this host that answers; None if no daemon runs.
 
     `ask` receives a socket path, and raises NoDaemon if no daemon answers there. If daemons run but none answers,
-    raises the NoDaemon of the first daemon.
+    raises the NoDaemon that `ask` raised for the first of them.
     """
     failure = None
     for candidate in socket_path.candidate_sockets(environment):

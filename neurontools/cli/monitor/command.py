@@ -148,7 +148,7 @@ class RecordOutput:
 
 
 def replay(file: str, configuration: MonitorConfiguration, output: RecordOutput, count: int | None) -> int:
-    """Writes the records of a recording without waiting for their times. Returns the exit code."""
+    """Writes the records of a recording without pauses between them. Returns the exit code."""
     from neurontools.client.recording import RecordingReader
     from neurontools.rpc import neuron_pb2
     from neurontools.rpc.convert import from_message

@@ -133,7 +133,7 @@ def relay_output(
 
 
 class ProgressLine:
-    """Formats the progress line. Rates are differences between the last two states of a worker."""
+    """Formats the progress line. Computes rates from the last two states of a worker."""
 
     def __init__(self) -> None:
         self._before: tuple[float, int, int] | None = None

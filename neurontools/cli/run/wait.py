@@ -80,7 +80,7 @@ class CoreQueueTurn:
             self.end()
 
     def _acquire_turn(self) -> None:
-        """Waits for the turn: for the lock on the socket's directory, which needs no write permission."""
+        """Waits for the command's turn: for the lock on the socket's directory, which needs no write permission."""
         directory = os.path.dirname(self._daemon.socket_path) or "."  # noqa: PTH120
         try:
             self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -31,7 +31,7 @@ _PAST_SECONDS = 5.0  # time limit for fetching the daemon's history
 
 @dataclass(slots=True)
 class SnapshotSource:
-    """Reads snapshots from a recording or a daemon. If `record_to` is set, records those of the daemon there.
+    """Reads snapshots from a recording or a daemon. Records a daemon's snapshots to the file `record_to`, if set.
 
     `exit_code` is the exit code of the command: 1 after an incomplete recording.
     """

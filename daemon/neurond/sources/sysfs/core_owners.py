@@ -65,7 +65,7 @@ _ERRORS: dict[str, tuple[str, ...]] = {
         "hw_repairable_hbm_ue_error_total",
     ),
 }
-# Host memory categories of a device that belong to runtimes; other categories belong to the driver.
+# Categories of a device's host memory that belong to runtimes; all other categories belong to the driver.
 _RUNTIME_HOST_MEMORY = frozenset(("application_memory_bytes", "constants_bytes", "dma_buffers_bytes", "tensors_bytes"))
 # Counters of failed executions, which the driver's inference_count leaves out.
 _FAILED = tuple(name for field, names in _OUTCOMES.items() if field != "completed_total" for name in names)

@@ -38,7 +38,7 @@ from neurontools.driver.sysfs_layout import FileLocations, FileLocator
 from neurontools.model import DeviceMemory, EccCounters, HostMemory, PowerUtilization, ReportedHealth, StatusCounters
 from neurontools.util.terminal import excerpt
 
-# A total this large is a wrapped negative number: memory was freed after a write had reset the counter.
+# A total this large is a wrapped negative number: a write reset the counter, and later memory was freed.
 _WRAPPED = 2**63
 _MAX_SHOWN_CHARACTERS = 40
 _MAX_COMPONENTS = 16

@@ -146,7 +146,7 @@ class SysfsSource:
         """Adds devices that appeared and removes those that vanished."""
         present = list_device_directories(self._roots)
         self._rounds += 1
-        # Read the facts again if reading them gave warnings: a driver creates its tree step by step.
+        # Reads the constant facts again if reading them gave warnings: a driver creates its tree step by step.
         is_time = self._rounds % _INVENTORY_ROUNDS == 0
         is_due = is_time and (bool(self._inventory.warnings) or self._is_shared_anew(present))
         if not is_due and list(map(_identity, present)) == list(map(_identity, self._inventory.directories)):
@@ -290,7 +290,7 @@ PATIENCE_SECONDS = 1.0
 _MAX_ANSWER_BYTES = 4096
 _LIFE_SECONDS = "60"
 
-# Fields of `model.Instance`, with their paths below /latest/meta-data/.
+# Fields of `model.Instance`, each with the path of its value below /latest/meta-data/ of the metadata service.
 _PATHS = {
     "instance_type": "instance-type",
     "instance_id": "instance-id",
@@ -442,7 +442,7 @@ class TimeInUse:
     def _refine(self, units_per_second: float) -> None:
         self.highest_units_per_second = max(self.highest_units_per_second, units_per_second)
         fitting = [unit for unit, each in UNITS_PER_SECOND.items() if units_per_second / each <= _HIGHEST_RATIO]
-        if fitting:  # use a finer unit: in the current unit, the core would be busy for more than 100 %
+        if fitting:  # a finer unit, because with this one the core is busy for more than 100 %
             self.unit = fitting[0]
             for core in self._cores.values():
                 core.excess = 0
