@@ -79,6 +79,7 @@ def test_modes_and_names_of_older_drivers() -> None:
     names, modes = look("2.7")
     assert "stats/status/infer_failed_to_queue/total" in names
     assert "stats/other_info/reset_count/total" in names
+    assert "stats/other_info/reset_fail_count/total" not in names
     assert not [name for name in names if "execute" in name or "peak" in name or name.startswith("info/")]
     assert modes == {0o600}
     assert look("2.14")[1] == {0o600}
