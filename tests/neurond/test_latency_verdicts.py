@@ -61,13 +61,9 @@ class Watched:
         found = []
         for snapshot in self.snapshots:
             assert snapshot.health is not None
-            assert {finding.kind for finding in snapshot.health.findings} <= {
-                FindingKind.LATENCY_RISEN,
-                FindingKind.IDLE,
-            }
-            found.append(
-                next((each for each in snapshot.health.findings if each.kind == FindingKind.LATENCY_RISEN), None)
-            )
+            findings = {each.kind: each for each in snapshot.health.findings}
+            assert findings.keys() <= {FindingKind.LATENCY_RISEN, FindingKind.IDLE}
+            found.append(findings.get(FindingKind.LATENCY_RISEN))
         return found
 
     @property
