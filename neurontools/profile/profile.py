@@ -191,7 +191,7 @@ class GraphTotal(NamedTuple):
 
 
 class OperatorTotal(NamedTuple):
-    """The time of all executions of an operator; the `GraphTotal` of its graph has their number."""
+    """The time of all executions of an operator. The `GraphTotal` of its graph has the number of executions."""
 
     operator: int
     total_ns: int

@@ -86,7 +86,7 @@ class ProfileEncoder:
         self._emit_chunk(chunks.STATE, json.dumps(document).encode(), "state", 0)
 
     def _emit_chunk(self, kind: bytes, payload: bytes, table: str, rows: int) -> None:
-        """Writes a chunk that has `rows` rows of the table."""
+        """Writes a chunk. `rows` is the number of rows of the table `table` in the chunk."""
         raise NotImplementedError
 
     def _line_index(self, place: SourceLine, new: list[SourceLine]) -> int:
@@ -160,7 +160,7 @@ class ProfileWriter(ProfileEncoder):
         draft = self.path.with_name(f".{self.path.name}.draft")
         old, self._file = self._file, os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         size, self.size_bytes = self.size_bytes, 0
-        moved: dict[tuple[int, int], tuple[int, int]] = {}  # maps (offset, size) of a chunk to those in the new file
+        moved: dict[tuple[int, int], tuple[int, int]] = {}  # old to new (offset, size) of each chunk
         try:
             self._append(self.header)
             for where in self._live_chunks():

@@ -170,7 +170,7 @@ class _Plan:
         return found
 
     def _compiled(self) -> Callable[[Any], Any]:
-        """Compiles a function for this dataclass that does the same as `_read`."""
+        """Generates a function for this dataclass that does the same as `_read` in less time, and compiles it."""
         names, values = self._expressions()
         for name, optional, plan in self.parts:
             names[f"plan_{name}"] = plan
@@ -185,7 +185,7 @@ class _Plan:
     def _expressions(self) -> tuple[dict[str, Any], dict[str, str]]:
         """Returns names for the generated code, and for each field the expression that reads it from a message `m`.
 
-        Fields that are parts have no expression here.
+        Fields that are messages themselves have no expression here.
         """
         names: dict[str, Any] = {"kind": self.kind, "enum_name": _enum_name}
         values = {name: f"m.{name}" for name in self.scalars}
@@ -198,7 +198,7 @@ class _Plan:
 
 
 class _LatePlan(_Plan):
-    """Decodes the parts of a dataclass on first access. The object keeps its message for this."""
+    """Converts a message to an object that keeps the message, and decodes a field that is a message on first access."""
 
     def __init__(self, kind: type, late: frozenset[type] = frozenset()) -> None:
         super().__init__(kind, late)
@@ -210,7 +210,7 @@ class _LatePlan(_Plan):
         repeated = dict(self.repeated_parts)
 
         def late(part: Any, name: str) -> Any:
-            """Decodes a part on first access, and stores it in its field. This is the object's `__getattr__`."""
+            """Decodes a field that was not accessed before, and stores its value. It is the object's `__getattr__`."""
             message = part._message  # noqa: SLF001
             if name in parts:
                 value = parts[name].convert(getattr(message, name))

@@ -239,7 +239,7 @@ _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWant
 
 
 class TunnelPipe:
-    """Moves data between a local and a remote socket, both non-blocking. Owns both. For one thread."""
+    """Moves data between a local and a remote socket, which are non-blocking and belong to it. For one thread."""
 
     def __init__(self, local: socket.socket, remote: ssl.SSLSocket) -> None:
         self.local = local

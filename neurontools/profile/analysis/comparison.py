@@ -167,7 +167,7 @@ def _operator_differences(a: RunReport, b: RunReport) -> tuple[OperatorDifferenc
 
 
 def _sum_by_function(report: RunReport) -> dict[_OperatorKey, _OperatorSum]:
-    """Sums the operators by name and by function of the script, per step and rank."""
+    """Returns the times and counts of operators per step and rank, by operator name and function of the script."""
     steps = _total_executed_steps(report)
     found: dict[_OperatorKey, _OperatorSum] = {}
     for use in report.operators:

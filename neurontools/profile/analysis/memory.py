@@ -149,7 +149,7 @@ def _exact_levels(profile: Profile, core: int) -> list[tuple[int, tuple[int, ...
 
 
 def _live_memory(profile: Profile, core: int, at_ns: int, position: int | None) -> tuple[LineMemory, ...]:
-    """Returns the memory, by line, that was live on a core after `position` events, or at `at_ns` if that is None.
+    """Returns the live memory of a core by line, after `position` events; at the time `at_ns` if `position` is None.
 
     A storage without an allocation event in the profile was live from the beginning; its release event gives its size.
     """
@@ -172,7 +172,7 @@ def _live_memory(profile: Profile, core: int, at_ns: int, position: int | None) 
             reused_addresses.add(address)
         elif address not in reused_addresses:
             _set_final_category(live, address, size, category, stack)
-            reused_addresses.add(address)  # later events at this address belong to another storage
+            reused_addresses.add(address)  # later events at the same address belong to another storage
     for block in profile.blocks:
         if block.core == core and block.address not in reused_addresses:
             _set_final_category(live, block.address, block.bytes, block.category, block.stack)
@@ -182,7 +182,7 @@ def _live_memory(profile: Profile, core: int, at_ns: int, position: int | None) 
 def _set_final_category(
     live: dict[int, tuple[int, int, int]], address: int, size: int, category: int, stack: int
 ) -> None:
-    """Sets the category that a storage had at its end; keeps size and stack of its allocation if known."""
+    """Sets the last category of a storage. Keeps the size and stack of its allocation event if there is one."""
     allocation = live.get(address)
     live[address] = (size, category, stack) if allocation is None else (allocation[0], category, allocation[2])
 

@@ -56,7 +56,7 @@ def operator_uses(profiles: Sequence[Profile]) -> tuple[OperatorUse, ...]:
 
 
 def executed_operators(profile: Profile) -> Iterator[tuple[OperatorDefinition, int, int, int]]:
-    """Yields each executed operator with its count, its total and its longest time in nanoseconds."""
+    """Yields executed operators. Each has its number of executions, their total and longest time in nanoseconds."""
     counts = {row.graph: row.executions for row in profile.graph_totals}
     times = {row.operator: (row.total_ns, row.longest_ns) for row in profile.operator_totals}
     for number, operator in enumerate(profile.operators):
@@ -95,7 +95,7 @@ class FlameFrame:
         return self.below.setdefault(name, FlameFrame(name))
 
     def ordered(self) -> list[FlameFrame]:
-        """Returns the children, the longest first."""
+        """Returns the child frames in descending order of time."""
         return sorted(self.below.values(), key=lambda frame: (-frame.seconds, frame.name))
 
 

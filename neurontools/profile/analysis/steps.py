@@ -98,7 +98,7 @@ class StepGroup:
 
 
 def split_of(steps: ColumnTable[TrainingStep]) -> TimeSplit:
-    """Sums the time of these steps by part."""
+    """Returns the sums, over the given steps, of the total time and of each part."""
     total = sum(steps.column("end_ns")) - sum(steps.column("start_ns"))
     parts = [sum(steps.column(name)) for name in _PART_COLUMNS]
     return _make_split(total, parts)

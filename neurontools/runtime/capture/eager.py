@@ -220,7 +220,7 @@ def _device_results(
 def join_results(
     operator: DeviceOperator, arguments: Any, keywords: Any, values: Sequence[Any], make: Callable[[Any], Any]
 ) -> Any:
-    """Returns the results of a call: the changed arguments, and `make(value)` for each value that is no argument."""
+    """Returns the results of a call. A result is a changed argument, or `make(value)` for a value that is new."""
     results = [
         make(value) if written is None else keywords[written[1]] if written[1] in keywords else arguments[written[0]]
         for value, written in zip(values, operator.returns, strict=True)

@@ -176,7 +176,10 @@ class TraceReplayer:
                 self.drop_trace(self._entries.popleft())
 
     def expect_next(self, core: Core, entry: TraceCacheEntry) -> None:
-        """After a program was executed, starts to replay or observe the program that followed last time."""
+        """Starts a replay after a program was executed: of the trace of the program that followed it last time.
+
+        If that program has no trace, starts to observe the calls from which a trace is made.
+        """
         last = self._last.get(core.local_index)
         if last is not None:
             last.after = entry

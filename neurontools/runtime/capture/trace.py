@@ -307,7 +307,7 @@ def _source_of_call(call: ObservedCall, results: str) -> str:
     ]
     if call.argument_count:
         lines.append(f"        {', '.join(f'a{i}' for i in range(call.argument_count))}, = arguments")
-    # Lists are unpacked first, so that one call of the guard checks all tensors.
+    # The generated function first unpacks lists, so that one call of torch's guard checks the layouts of all tensors.
     lines += [f"        {line}" for line in call.apart]
     if call.names:
         lines.append(f"        if not check({', '.join(call.names)}): return MISS")

@@ -381,7 +381,7 @@ class Executor:
 
 
 def _forget(listed: Sequence[Buffer | None]) -> None:
-    """Detaches buffers from an executed graph and releases the buffers whose storages are dead."""
+    """Detaches the buffers of an executed graph from it, and frees the HBM of buffers that no tensor uses."""
     words = storages.words
     for buffer in listed:
         if buffer is not None:

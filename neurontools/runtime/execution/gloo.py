@@ -188,7 +188,7 @@ _subgroups: dict[tuple[int, ...], int] = {}
 
 
 def prefix_store_of_start(store: Any) -> Any:
-    """Adds a key prefix, because torchrun's store still has the addresses of ended ranks after a restart."""
+    """Returns torchrun's store with a key prefix: after a restart, the store still has addresses of ended ranks."""
     return dist.PrefixStore(f"neuron-start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 

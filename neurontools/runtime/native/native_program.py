@@ -28,7 +28,7 @@ _MOST_BUILDS = 3
 
 
 class NativeProgram:
-    """A program under --optlevel 3, which runs by operators until its machine code is built.
+    """A program under --optlevel 3, whose operators run one by one until its machine code is built.
 
     Callers hold the runtime's lock.
     """

@@ -1,7 +1,8 @@
 """Starts the process that builds machine code, and kills its process group when the training ends.
 
 The training process holds the write end of the supervisor's standard input. So the supervisor reads end-of-file when
-the training ends, even by SIGKILL. It removes the compiler's temporary directory before it exits.
+the training ends, even by SIGKILL. The supervisor removes the compiler's temporary directory
+before it exits.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ class NeedsResize(Exception):
 
 
 class OperatorSignature:
-    """A call of an operator without the values of its arguments.
+    """An operator call without tensor data and without the values of numbers that may differ between executions.
 
     `outputs` has a layout or a list of layouts for each result, but None for a result that is a changed argument.
     """
@@ -399,7 +399,7 @@ signatures: LRUCache[tuple[Any, ...], OperatorSignature] = LRUCache(8192)
 
 
 class _Template:
-    """Converts the arguments of a call to slots. Numbers the slots in the same order as the recorder."""
+    """Converts the arguments of a call to slots, and numbers the slots in the order of the recorder's inputs."""
 
     def __init__(self, operator: DeviceOperator) -> None:
         self.operator = operator

@@ -38,7 +38,7 @@ class GraphSum:
 
 @dataclass(slots=True)
 class EventBatch:
-    """New rows of a profile's tables, as columns. `sums` has the GraphSum of its executions for each graph number."""
+    """New rows of a profile's tables, as columns. `sums` maps the number of a graph to its GraphSum in the batch."""
 
     tables: dict[str, list[array[int]]]
     operator_ns: array[int]
@@ -414,7 +414,7 @@ class ProfileRing:
         self._allocations.append((perf_counter_ns(), FREED, core, address, nbytes, category, -1))
 
     def end_step(self) -> None:
-        """Records a step of the optimizer. In eager mode it ends the training step; otherwise the next flush does."""
+        """Records a call of the optimizer's `step`. Only in eager mode, this call ends the training step."""
         now = self._read_clock()
         if self._done is not None:
             self._end_step(self._done)
@@ -430,7 +430,7 @@ class ProfileRing:
         self.end_flush()
 
     def end_flush(self) -> None:
-        """Ends the step if the optimizer has stepped since the last flush, and calls the flush hooks."""
+        """Ends the training step if the optimizer's `step` was called since the last flush. Calls the flush hooks."""
         if self._flushing_all:
             return
         if self._done is not None:

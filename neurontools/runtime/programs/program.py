@@ -141,7 +141,7 @@ def _interpret_instruction(
     hosts: Sequence[Tensor],
     generator: torch.Generator,
 ) -> None:
-    """Adds the results of one instruction to `values`, and checks them. Keeps no other reference to a result."""
+    """Computes and checks the results of one instruction, and stores the only references to them in `values`."""
     arguments = [value_of(a, values, scalars, hosts) for a in instruction.arguments]
     keywords = {name: value_of(a, values, scalars, hosts) for name, a in instruction.keywords.items()}
     if instruction.operator.has_generator:
@@ -175,7 +175,7 @@ def results_of(
 
 
 def value_of(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor] = ()) -> Any:
-    """Returns the value of an instruction's argument. No closure, because a recursive one would keep values alive."""
+    """Returns the value of an instruction's argument. A recursive closure would do the same, but keep values alive."""
     if isinstance(part, ValueUse):
         offset = 0 if part.offset is None else scalars[part.offset]
         return values[part.value] if part.layout is None else _view_storage(values[part.value], part.layout, offset)
@@ -213,7 +213,7 @@ def _check_result(program: Program, instruction: Instruction, number: int, value
 
 
 def _checker(operator: DeviceOperator, layout: TensorLayout) -> Callable[[Tensor], Tensor]:
-    """Returns a function that checks the layout of a result in each execution, for operators that are not trusted."""
+    """Returns a function that checks the shape of a result, and copies the result if its layout differs."""
     return lambda value: value if _has_layout(operator, value, layout) else restride(value, layout)
 
 

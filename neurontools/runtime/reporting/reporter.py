@@ -251,7 +251,7 @@ class Reporter:
         self.close()
 
     def _request_error_report(self) -> None:
-        """Requests a report, unless the previous request is still unanswered."""
+        """Requests a report of errors from the reporter's thread, unless a request is still unanswered."""
         if self._error_report is None or not self._error_report.empty():
             self._error_report = SimpleQueue()
             self._report_requests.put(self._error_report)
@@ -344,7 +344,7 @@ class Reporter:
             self._counters.mark_delivered()
 
     def _run_collect(self) -> None:
-        """Calls `collect`. Records an error of `collect`, which does not stop the report."""
+        """Calls the function that `before_reports` stored. If the function raises, records the error and goes on."""
         if self._collect is None:
             return
         try:

@@ -152,7 +152,7 @@ class Reported(Monitor):
 
         The host also keeps the code that it copied to the core. The Neuron SDK counts this copy as DMA buffers.
         """
-        del scratchpad_bytes  # the models of a core share one scratchpad, so the core's memory includes it
+        del scratchpad_bytes  # a core has one scratchpad for all its models, and counts it
         memory = {core.local_index: DeviceMemory(model_code_bytes=code_bytes)}
         host_memory = HostMemory(dma_buffers_bytes=code_bytes)
         return self.reporter.load_model(name, memory=memory, host_memory=host_memory), core.local_index
