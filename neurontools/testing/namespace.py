@@ -39,9 +39,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(directory: str) -> None:
-    """Moves this process into a mount namespace with the tree in place. Raises UserError if not permitted.
+    """Moves this process into a mount namespace with the tree at the driver's paths.
 
-    Call this in a single-threaded process, soon after a fork, because it can't be undone.
+    Raises UserError if this is not permitted. Call this in a single-threaded process, soon after a fork, because it
+    can't be undone.
     """
     try:
         _enter(directory)

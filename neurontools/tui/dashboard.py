@@ -281,7 +281,7 @@ def _edit_filter(dashboard: DashboardState) -> None:
 
 def _edit_search(dashboard: DashboardState) -> None:
     if not dashboard.is_context_shown:
-        dashboard.details_pid = None  # closes the plots, which have no list to search
+        dashboard.details_pid = None  # a search needs a list, so it closes the plots
     dashboard.edited_search, dashboard.search_start = "", dashboard.selected_key()
 
 

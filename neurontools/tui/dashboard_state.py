@@ -49,7 +49,7 @@ class DashboardState(FeedView):
     search_start: str = ""  # key of the row that was selected when the search began
     keymap: KeyMap = field(default_factory=KeyMap)
     tagged: frozenset[int] = frozenset()
-    details_opened_from: str = ""  # page to return to when the details close
+    details_opened_from: str = ""  # page to show after the user closes the details
     open_dialog: OpenDialog | None = None
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class DashboardState(FeedView):
         self._message = (text, time.monotonic() + MESSAGE_SECONDS)
 
     def is_restless(self) -> bool:
-        """Returns whether to redraw without new data: for an expired message, or for the growing age of old data."""
+        """Returns whether the screen must be redrawn without new data: a message expired, or the data gets older."""
         if self._message[0] and not self.message:
             self.forget_message()
             return True

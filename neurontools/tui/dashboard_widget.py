@@ -60,7 +60,7 @@ def update(
                 if start >= right:
                     break
                 first = number
-                # Never cuts a run with wide characters, because its cell and character counts differ.
+                # Never cuts a styled text with wide characters, because it has fewer characters than terminal cells.
                 part = text if end - start != len(text) else text[max(0, left - start) : right - start]
                 state = sgr(theme, style, color_system)
                 if state != current:

@@ -21,7 +21,7 @@ from neurontools.views.drawing.lines import TextPage
 from neurontools.views.fleet_hosts import HostRow, list_rows
 from neurontools.views.fleet_page import SORTS, FleetContext, fleet_page, matches_filter
 
-_BEAT_SECONDS = 1.0  # seconds between redraws, because the page shows ages of data
+_BEAT_SECONDS = 1.0  # seconds between redraws, which update the ages of data
 _SOON_SECONDS = 0.2  # seconds between redraws until all hosts have answered or failed
 
 
@@ -92,7 +92,7 @@ class FleetDashboard:
         self._filter_text = filter_text
         self._is_filter_edited = False
         self._is_grid_shown = True
-        self._chosen = ""  # key of the selected host or group; the cursor follows it when rows move
+        self._chosen = ""  # key of the selected host or group, which the cursor follows when rows move
         self._top = 0
         self._page_rows = 1
         self._drawn = TextPage()

@@ -29,7 +29,7 @@ def settings_path(environment: Mapping[str, str]) -> Path:
 
 
 def load_settings(path: Path) -> tuple[DashboardSettings, str]:
-    """Returns the settings from a file, and the error text, "" if there is none. A missing file is no error."""
+    """Returns the settings from a file, and an error text: "" if the file is valid or missing."""
     shown = escape_controls(str(path))
     try:
         text = read_regular_file(path)

@@ -275,7 +275,7 @@ class HandoverDriver(TerminalDriver):
 
 _MOST_BYTES = 4096
 _MOST_LAST_READS = 16
-# After these seconds, an Esc byte is a key press and not the start of an escape sequence.
+# Seconds without further input after which an Esc byte counts as the key Esc, not as an escape sequence.
 _AFTER_ESCAPE_SECONDS = constants.ESCAPE_DELAY + 0.001
 
 

@@ -7,7 +7,7 @@ from time import monotonic
 
 from neurontools.util.errors import EXIT_FAILURE, EXIT_FAULT, EXIT_INTERRUPTED, UserError
 
-TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
+TYPE_CHECKING = False  # defined here, because importing it from `typing` takes several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType

@@ -10,7 +10,7 @@ from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.util.light_imports import Generic, TypeVar
 from neurontools.util.terminal import cell_width, escape_controls, excerpt
 
-TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
+TYPE_CHECKING = False  # defined here, because importing it from `typing` takes several milliseconds
 if TYPE_CHECKING:
     import json
     from typing import Any
@@ -86,7 +86,7 @@ def copy_fields(kind: type[Record], /, *sources: object, **changed: object) -> R
 
 def csv_line(cells: Iterable[object]) -> str:
     """Encodes cells as one line of CSV with a newline. Pass untrusted text through `foreign_cell` first."""
-    import csv  # imported here because it is slow and few documents are CSV
+    import csv  # a slow import, for the few documents that are CSV
     import io
 
     written = io.StringIO()
@@ -147,7 +147,7 @@ class Column(Generic[Row]):
 
     title: tuple[str, ...]
     read: Callable[[Row], str]
-    once: bool = False  # whether only the first row of a group shows its cell
+    once: bool = False  # whether a group of rows shows this column in its first row only
 
 
 def ascii_table(columns: Sequence[Column[Row]], groups: Sequence[Sequence[Row]]) -> str:
@@ -201,7 +201,7 @@ def read_options(option: str, path: str, defaults: Mapping[str, object]) -> dict
     accepts a list of strings, a bool accepts true or false, None accepts a string. Returns the values of the keys that
     are in the file. Lists are returned as tuples.
     """
-    import tomllib  # imported here because it is slow and few commands need it
+    import tomllib  # a slow import, which few commands need
     from pathlib import Path
 
     at = option_file_label(option, path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from types import MemberDescriptorType, ModuleType, SimpleNamespace
 
-TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
+TYPE_CHECKING = False  # defined here, because importing it from `typing` takes several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any

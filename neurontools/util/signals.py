@@ -14,7 +14,7 @@ PARENT_PID_VARIABLE = "NEURONTOOLS_ENDS_WITH"
 """Environment variable with the PID of the neuron-run that a worker must not outlive. Each worker removes it."""
 
 _PR_SET_PDEATHSIG = 1
-# Signals whose handlers commonly raise: Ctrl-C, end of a job, time limits, warnings of a scheduler.
+# Signals whose handlers often raise exceptions: Ctrl-C, end of a job, time limits, warnings of a scheduler.
 _DEFERRED: tuple[int, ...] = (
     _signal.SIGINT,
     _signal.SIGTERM,
@@ -107,7 +107,7 @@ def set_parent_death_signal(parent_pid: int, number: int) -> bool:
     To the kernel, the parent is the thread that forked, so the parent must fork in its main thread. The setting
     survives exec, except of set-user-ID programs. Children do not inherit it.
     """
-    import ctypes  # imported here because it is slow and few processes need it
+    import ctypes  # a slow import, which few processes need
 
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number))
     return os.getppid() == parent_pid

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 _ELLIPSIS = "..."
-_LARGEST_SIZE = 1000  # upper limit for COLUMNS and LINES, which users can set to any number
+_LARGEST_SIZE = 1000  # largest accepted value of the variables COLUMNS and LINES, which users can set to any number
 
 # Characters that change the writing direction, which can make a text look like another text.
 _BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -34,7 +34,7 @@ def escape_controls_by_line(text: str) -> str:
 
 
 def _escape_control(character: str) -> str:
-    import unicodedata  # imported here because printable text does not need it
+    import unicodedata  # imported late, because printable text does not need this module
 
     if unicodedata.category(character) not in _RAW_CATEGORIES and character not in _BIDI_CONTROLS:
         return character
@@ -75,7 +75,7 @@ def cell_width(text: str) -> int:
 
 
 def _character_cells(character: str) -> int:
-    import unicodedata  # imported here because printable ASCII does not need it
+    import unicodedata  # imported late, because printable ASCII does not need this module
 
     if character == _SOFT_HYPHEN:
         return 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from time import localtime, strftime
 
-TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
+TYPE_CHECKING = False  # defined here, because importing it from `typing` takes several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TypeVar
@@ -197,7 +197,7 @@ def rfc3339_text(unix_seconds: float) -> str:
 
     Raises ValueError, OverflowError or OSError for a time outside the range of dates.
     """
-    from datetime import UTC, datetime  # imported here because it is slow and few commands write timestamps
+    from datetime import UTC, datetime  # a slow import, for the few commands that write timestamps
 
     return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -208,6 +208,6 @@ def optional_rfc3339_text(unix_seconds: float | None) -> str | None:
 
 def strip_durations(text: str, instead: str = "") -> str:
     """Replaces each number of seconds in a text, so that texts which differ only in durations compare equal."""
-    import re  # imported here because it is slow and commands do not need it
+    import re  # a slow import, which most commands do not need
 
     return re.sub(r"\b\d+(\.\d+)? s\b", instead, text)

@@ -143,7 +143,7 @@ class DashboardSettings:
         self.__dict__.get("_stored", {}).pop(name, None)
 
     def show(self, name: str, value: object) -> None:
-        """Overrides a setting for this run only, as a command-line option does. The stored value stays."""
+        """Overrides a setting for this run only, as a command-line option does. The saved value does not change."""
         stored = self.__dict__.setdefault("_stored", {})
         stored.setdefault(name, getattr(self, name))
         object.__setattr__(self, name, value)

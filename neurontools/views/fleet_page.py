@@ -178,7 +178,7 @@ def _totals_line(context: FleetContext, width: int) -> Line:
     live = [state.summary for state in context.all_states if state.link is HostLink.LIVE and state.summary is not None]
 
     def total(name: str) -> int | None:
-        """Sums a field over the live hosts that report it; None if there are live hosts, but none reports the field."""
+        """Sums a field over the live hosts that report it; None if no live host reports it; 0 without live hosts."""
         counts = [count for found in live if (count := getattr(found, name)) is not None]
         return sum(counts) if counts or not live else None
 
@@ -190,7 +190,7 @@ def _totals_line(context: FleetContext, width: int) -> Line:
     text += ", ".join(f"{_count_text(count)} {word}" for word, count in counts.items() if count or word != "unknown")
     more = f"   utilization {units.percent_text(ratio, 1)}   {units.flops_text(flops)}"
     jobs = total("job_count")
-    # Each host of a multi-host job counts the job: subtract the repeated counts.
+    # Counts each job once, although every host of a multi-host job has counted it.
     again = sum(max(0, (job.host_count or 1) - 1) for job in context.jobs)
     count = None if jobs is None else max(len(context.jobs), jobs - again)
     more += "" if count is None else f"   {count:,} job{'s' * (count != 1)}"

@@ -47,7 +47,7 @@ from neurontools.views.drawing.render_context import (
 )
 
 _NAME_CELLS = 10
-_LEAST_FOOT_HEIGHT = 6  # pages with at least this many lines show events and clock times below the map
+_LEAST_FOOT_HEIGHT = 6  # pages with at least this many lines show events and clock times below the heat map
 
 
 def history_page(context: RenderContext, width: int, height: int) -> TextPage:
@@ -163,7 +163,7 @@ def heatmap_page(context: RenderContext, width: int, height: int) -> TextPage:
     # Pairs of a time interval and the number of adjacent cells that show this interval.
     intervals = groupby(context.series.core_steps(axis), key=id)
     stretches = [(same[0], len(same)) for _, group in intervals if (same := list(group))]
-    named_devices: set[int] = set()  # devices whose name is on a line already
+    named_devices: set[int] = set()  # devices whose name an earlier line shows
 
     def line(position: int) -> Line:
         core = cores[position]

@@ -24,7 +24,7 @@ _COMMAND_CELLS, _WIDE_COMMAND_CELLS, _NAME_CELLS = 40, 80, 32
 class _LoopColumn:
     title: str
     unit: str
-    cells: int  # width of the column; 0 for the last column, which has no padding
+    cells: int  # width of the column in characters; 0 for the last column, which is not padded
     text: Callable[[QueryRow], str]
 
 

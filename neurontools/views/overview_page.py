@@ -192,7 +192,7 @@ def vcpu_line(context: RenderContext, width: int) -> Line:
 
 
 def _vcpu_ratios(context: RenderContext) -> tuple[_Ratios, _Ratios]:
-    """Returns user and system time as shares of all vCPUs, for the whole host and for the current tab's processes."""
+    """Returns shares of all vCPUs (user time, system time): of the whole host, and of the current tab's processes."""
     average = context.snapshot.host.vcpu_average
     system: _Ratios = (None, None) if average is None else user_and_system_ratios(average)
     count = context.snapshot.host.vcpu_count

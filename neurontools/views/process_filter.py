@@ -13,7 +13,7 @@ from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.process_table import BY_KEY, WHERE, ProcessColumn
 
 MOST_CHARACTERS = 1000
-_MAX_DEPTH = 20  # levels of nested parentheses
+_MAX_DEPTH = 20  # maximum number of nested parentheses
 _OPERATORS = ("<=", ">=", "!=", "<", ">", "=", "~")
 _QUOTES = "\"'"
 ProcessTest = Callable[[ProcessFigures], bool]

@@ -26,8 +26,8 @@ class ProcessColumn:
     """A column of the process list. Filters and sort orders refer to the column by `key`.
 
     Narrow screens drop columns with the highest `rank` first. `unit` is the unit of values in filters, as in
-    `parse_quantity`. For a column of indices, such as cores, `members` returns them. A column that is not `offered` is
-    shown only if the user selects it.
+    `parse_quantity`. For a column of indices, such as cores, `members` returns the indices of a process. A column that
+    is not `offered` is shown only if the user selects it.
     """
 
     key: str

@@ -251,8 +251,8 @@ def row_figures(figures: Figures, row: JobRow) -> ProcessFigures:
 def combined_figures(figures: Figures, running_job: RunningJob, ranks: tuple[Rank, ...]) -> ProcessFigures:
     """Combines processes of a job into the figures of one process, which gets their lowest PID.
 
-    Sums cores, models, memory and counts. Takes step rate and latency of the slowest process. If their users
-    differ, the user is "several". A UID, attach time or attribution that differs is None.
+    Sums cores, models, memory and counts. Step rate and latency are those of the slowest process. If the processes
+    have several users, the user is "several". A UID, attach time or attribution that differs becomes None.
     """
     job = replace(running_job, ranks=ranks)
     parts = [figures.by_pid[rank.process.pid] for rank in job.ranks]

@@ -112,7 +112,7 @@ class RankPart:
 
 @dataclass(frozen=True, slots=True)
 class OperatorPart:
-    """An operator at one source line; totals over all its executions by all ranks."""
+    """An operator at one source line, with the totals of its executions by all ranks."""
 
     name: str
     engine: str  # engine that computes the operator, inferred from the operator's name
@@ -129,7 +129,7 @@ class OperatorPart:
 
 @dataclass(frozen=True, slots=True)
 class GraphPart:
-    """A graph; totals over its executions by all ranks."""
+    """A graph, with the totals of its executions by all ranks."""
 
     hash: str
     module: str

@@ -248,7 +248,7 @@ class _OperatorRow:
 
     use: OperatorUse
     share_ratio: float | None
-    spread: str  # time on the slowest rank as a multiple of the time on the fastest rank, such as "1.2x"
+    spread: str  # ratio of the time on the slowest rank to the time on the fastest rank, such as "1.2x"
 
 
 def operator_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
@@ -276,7 +276,7 @@ def operator_label(use: OperatorUse) -> str:
 
 
 def _spread_text(use: OperatorUse) -> str:
-    """Returns the time on the slowest rank as a multiple of the time on the fastest rank, such as "1.2x"."""
+    """Returns the ratio of the time on the slowest rank to the time on the fastest rank, such as "1.2x"."""
     times = [seconds for seconds in use.seconds_by_rank if seconds > 0]
     return f"{max(times) / min(times):.1f}x" if len(times) > 1 else UNKNOWN
 

@@ -37,7 +37,7 @@ _KIND_NAMES = {
 
 
 class DeviceArrangement:
-    """Positions of the devices on the topology page: `rows` of device indices, and the links between devices."""
+    """Positions of the devices on the topology page: `rows` lists the indices of the devices in each row."""
 
     def __init__(self, links: tuple[tuple[int, ...], ...], width: int) -> None:
         self.links = links

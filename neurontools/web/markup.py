@@ -89,7 +89,7 @@ def _pieces(line: Line) -> list[_Piece]:
 
 
 def _linked(pieces: list[_Piece], targets: Iterable[ClickTarget], link: Link) -> list[_Piece]:
-    """Adds links to a line: links each click target's first piece of text that contains a letter or digit."""
+    """Adds links to a line. In each click target, the first piece with a letter or digit becomes a link."""
     for target in targets:
         address = link(target)
         if not address:

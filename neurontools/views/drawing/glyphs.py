@@ -38,7 +38,7 @@ class Glyphs:
     position: str  # mark of the shown moment on the scrubber
     mark: str  # mark of a tagged row
     ellipsis: str
-    good: str  # mark of good health; `warn` and `bad` differ from it in shape, too
+    good: str  # mark of good health; the marks `warn` and `bad` differ in shape, not only in colour
     warn: str
     bad: str
     ascending: str

@@ -24,7 +24,7 @@ __version__ = _VERSIONS["torch_xla"]
 
 
 def device(index: int | None = None) -> torch.device:
-    """Returns the first XLA device of this process, or the device with this index."""
+    """Returns the XLA device of this process with the given index; by default the first device."""
     return _xm.xla_device(index)
 
 
@@ -49,7 +49,7 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
 
 @contextmanager
 def step() -> Iterator[None]:
-    """Executes pending operators before the block, and the operators of the block at its end."""
+    """A context manager that executes pending operators on entry, and the operators of its block on exit."""
     sync()
     try:
         yield

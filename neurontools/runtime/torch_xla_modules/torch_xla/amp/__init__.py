@@ -14,7 +14,7 @@ __all__ = ["GradScaler", "autocast", "syncfree"]
 
 
 class autocast(torch.amp.autocast_mode.autocast):  # noqa: N801
-    """torch.autocast for the device; bfloat16 by default."""
+    """torch.autocast for the Neuron device, with bfloat16 as the default type."""
 
     def __init__(
         self, device: Any = None, enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool = True
@@ -23,7 +23,7 @@ class autocast(torch.amp.autocast_mode.autocast):  # noqa: N801
 
 
 class GradScaler(torch.amp.GradScaler):
-    """torch.amp.GradScaler for the device. bfloat16 needs no gradient scaling."""
+    """torch.amp.GradScaler for the Neuron device. Training in bfloat16 does not need a GradScaler."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.pop("use_zero_grad", None)

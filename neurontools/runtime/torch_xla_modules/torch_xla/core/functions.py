@@ -37,7 +37,7 @@ class _AllGather(Function):
 
 
 def all_reduce(reduce_type: str, value: Tensor, scale: float = 1.0, groups: Any = None) -> Tensor:
-    """Reduces over the ranks; reduces the gradient in the same way."""
+    """Reduces a tensor over the ranks. Backward reduces the gradient in the same way."""
     result: Tensor = _AllReduce.apply(value, reduce_type, scale, groups)  # type: ignore[no-untyped-call]
     return result
 

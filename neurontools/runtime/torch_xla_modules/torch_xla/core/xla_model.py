@@ -267,7 +267,7 @@ def broadcast_master_param(model: torch.nn.Module) -> None:
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
-    """Gathers the data of all ranks, with CPU tensors, and returns `reduce_fn` of the list."""
+    """Gathers the data of all ranks as a list, with CPU tensors, and returns the result of `reduce_fn(list)`."""
     payload = pickle.dumps(_maybe_convert_to_cpu(data))
     # Unpickling is safe here: the bytes come from ranks of the same job, with the same script and user.
     return reduce_fn([pickle.loads(part) for part in rendezvous(tag, payload)])  # noqa: S301
@@ -324,7 +324,7 @@ def do_on_ordinals(target: Callable[..., Any], data: Sequence[Any] = (), ordinal
 
 
 class RateTracker:
-    """Measures samples per second: smoothed since the last call of `rate`, and since the start."""
+    """Measures samples per second: a smoothed rate since the last call of `rate`, and the rate since the start."""
 
     def __init__(self, smooth_factor: float = 0.4) -> None:
         self._smooth_factor = smooth_factor
@@ -411,7 +411,7 @@ def all_gather_bucketized(
     pin_layout: bool = False,
     bucket_cap_mb: int = 160,
 ) -> Any:
-    """Like `all_gather` of a list, without buckets, because all collectives are in one graph."""
+    """Gathers a list of tensors as `all_gather` does. Needs no buckets, because one graph has all collectives."""
     return all_gather(_listed(input_list), dim, groups, output, pin_layout)
 
 
@@ -449,7 +449,7 @@ def reduce_scatter_bucketized(
     pin_layout: bool = False,
     bucket_cap_mb: int = 160,
 ) -> Any:
-    """Like `reduce_scatter` of a list, without buckets, because all collectives are in one graph."""
+    """Does `reduce_scatter` for a list of tensors. Needs no buckets, because one graph has all collectives."""
     return reduce_scatter(reduce_type, _listed(input_list), scale, scatter_dim, shard_count, groups, output, pin_layout)
 
 

@@ -232,7 +232,7 @@ class MpDeviceLoader:
         try:
             yield from iterator
         finally:
-            # Executes the last step even if the script leaves the loop early.
+            # Executes the operators of the last step, even if the script leaves its loop early.
             iterator.close()
             _device.flush_all("LoaderEnd")
 

@@ -99,7 +99,7 @@ class GatheredParameter:
 
     @contextmanager
     def held(self) -> Iterator[Tensor]:
-        """Gathers the parameter once and keeps the full parameter until the block ends."""
+        """A context manager that gathers the parameter once and keeps the full parameter until the block ends."""
         if self._whole is not None:
             yield self._whole
             return
