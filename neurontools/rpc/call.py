@@ -124,7 +124,7 @@ class Reply(http2.Http2Stream):
             raise UnexpectedReply("more than one message in the reply to a unary call")
 
     def messages(self) -> list[bytes]:
-        """Returns the messages completed since the last call."""
+        """Returns the messages that were completed since `messages` was called last."""
         complete, self._complete = self._complete, []
         return complete
 

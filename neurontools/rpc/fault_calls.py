@@ -28,7 +28,7 @@ def inject(socket_path: str, requests: Sequence[FaultRequest]) -> tuple[Injected
 
 
 def heal(socket_path: str, numbers: Iterable[int] = ()) -> int:
-    """Heals the faults with these numbers, by default all. Returns how many. Raises UserError if the call fails."""
+    """Heals the faults with these numbers, by default all. Returns the number of healed faults. May raise UserError."""
     message = neuron_pb2.HealFaultsRequest(numbers=numbers)
     reply = ask(socket_path, f"{_SERVICE}HealFaults", message.SerializeToString(), TIMEOUT_SECONDS)
     return neuron_pb2.HealFaultsResponse.FromString(reply).healed

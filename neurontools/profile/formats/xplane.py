@@ -71,7 +71,7 @@ class Plane:
         return self._event_count
 
     def event_kind(self, name: str) -> int:
-        """Returns the id of event metadata that has only a name."""
+        """Returns the id of event metadata that has only a name. Adds the metadata if they are missing."""
         if name not in self._by_name:
             self._by_name[name] = self.add_event_kind(name)
         return self._by_name[name]

@@ -33,8 +33,8 @@ EXTRACT_ONLY = "NEURON_EXTRACT_GRAPHS_ONLY"
 class ExecutionPolicy:
     """Settings of executions from environment variables.
 
-    `stochastic` is the generator for stochastic rounding, or None without such rounding. With `extracts_only`, for
-    neuron_parallel_compile, graphs are compiled into the cache and not executed.
+    `stochastic` is the random generator for stochastic rounding, or None without such rounding. With `extracts_only`,
+    for neuron_parallel_compile, graphs are compiled into the cache and not executed.
     """
 
     fail_on_nan: bool

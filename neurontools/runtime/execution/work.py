@@ -1,6 +1,6 @@
 """The work of executions, the steady state (usual training steps, without evaluations), and operator times.
 
-Few executions of a program are timed instruction by instruction; all others cost one comparison. The timed
+Few executions of a program are timed instruction by instruction; every other execution costs one comparison. The timed
 executions give the share of each operator, and all executions give the total time.
 """
 

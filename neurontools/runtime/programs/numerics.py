@@ -30,7 +30,7 @@ def narrowed_types(environment: Mapping[str, str]) -> dict[torch.dtype, torch.dt
 
 
 def stochastic_rounding(environment: Mapping[str, str]) -> bool:
-    """Returns whether bfloat16 results are rounded stochastically. By default, they are if dtypes are narrowed."""
+    """Returns whether bfloat16 results are rounded stochastically. The default is true if dtypes are narrowed."""
     wanted = environment.get(STOCHASTIC, "")
     return wanted == "1" or (wanted == "" and bool(narrowed_types(environment)))
 

@@ -70,7 +70,7 @@ class Device:
         return torch.device(self.name, core.local_index)
 
     def recorded(self, core: Core) -> None:
-        """Executes the pending graph if it has `pending_bound` operators, or if the device is eager.
+        """Executes the pending graph if it has reached `pending_bound` operators, or if the device is eager.
 
         The recorder calls this after each operator.
         """

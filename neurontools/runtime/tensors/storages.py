@@ -203,7 +203,7 @@ class Storages:
         return slot
 
     def _structure(self, layout: TensorLayout) -> Any:
-        """Returns the DLPack structure of storages with this layout, with address 0. Caches it in the layout."""
+        """Returns a DLPack structure with this layout and address 0. Caches the structure in the layout."""
         kind = self._types.get(layout.dtype)
         if kind is None:
             seed = torch.empty(1, dtype=layout.dtype, device="cpu")

@@ -75,7 +75,7 @@ manual_seed_all = manual_seed
 
 
 def seed() -> int:
-    """Seeds the generators of all cores with a random number and returns it."""
+    """Seeds the random generators of all cores with one random number and returns that number."""
     number = int(torch.Generator().seed())
     manual_seed(number)
     return number
@@ -98,13 +98,13 @@ def set_rng_state_all(states: list[torch.Tensor]) -> None:
 
 
 def get_rng_state(which: Any = None) -> torch.Tensor:
-    """Returns the generator state of a core, after executing its pending graph."""
+    """Returns the state of a core's random generator, after executing the pending graph of the core."""
     device.flush(core_of(which), "GeneratorState")
     return core_of(which).generator.get_state()
 
 
 def set_rng_state(state: torch.Tensor, which: Any = None) -> None:
-    """Sets the generator state of a core, after executing its pending graph."""
+    """Sets the state of a core's random generator, after executing the pending graph of the core."""
     device.flush(core_of(which), "GeneratorState")
     core_of(which).generator.set_state(state)
 

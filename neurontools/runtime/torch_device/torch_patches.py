@@ -28,7 +28,7 @@ from neurontools.runtime.torch_device import torch_module
 
 
 def patch_stock_torch() -> None:
-    """Patches generators, DataParallel, optimizers and the legacy save format. Call once per process."""
+    """Patches random generators, DataParallel, optimizers and the legacy save format. Call once per process."""
     _generators()
     _data_parallel()
     _optimizers()
