@@ -97,7 +97,7 @@ class ServerFiles:
     """Paths of the PEM files of a TLS server."""
 
     certificate: str
-    key: str | None = None  # None: the key is in the certificate file
+    key: str | None = None  # path of the key's file; None if the certificate file contains the key
     client_ca: str | None = None  # CAs that sign client certificates; None: clients need no certificate
 
 
@@ -207,7 +207,7 @@ _LONGEST_DNS_NAME = 253
 class Role(StrEnum):
     """The role of a client, which decides how much the client may see."""
 
-    SUMMARY = "summary"  # may see counts, findings and jobs, but no commands and no users
+    SUMMARY = "summary"  # the client may see counts, findings and jobs, but no commands and no users
     FULL = "full"
 
 

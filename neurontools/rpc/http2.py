@@ -61,7 +61,7 @@ class Http2Stream:
         self.id = 0  # stream ID; 0 until the stream is opened
         self.is_ended = False
         self.send_window_bytes = 0
-        self.received_bytes = 0  # bytes for which no WINDOW_UPDATE was sent yet
+        self.received_bytes = 0  # received bytes for which no WINDOW_UPDATE was sent yet
 
     def receive_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
         """Handles the headers or the trailers of the reply."""

@@ -19,7 +19,7 @@ UNKNOWN, DENIED, UNABLE = "unknown", "denied", "unable"
 """Reasons for a refusal: no such process, not allowed, not possible."""
 
 _REFUSED, _FAILED = b"refused", b"failed"
-_LONGEST_BYTES = 64  # longest line of a request
+_LONGEST_BYTES = 64  # length limit of a request line in bytes
 _MOST_PID = 2**31 - 1
 
 

@@ -26,7 +26,7 @@ from neurontools.util.errors import EXIT_USAGE, UserError
 
 CONNECT_SECONDS = 8.0
 _DEAD_MILLISECONDS = 60_000  # timeout for a host that no longer answers
-_MOST_CONNECTING = 4  # simultaneous attempts to connect to one daemon
+_MOST_CONNECTING = 4  # limit of simultaneous attempts to connect to one daemon
 _BACKLOG = 8
 _STOP_SECONDS = 2.0
 
@@ -234,7 +234,7 @@ def _short_directory() -> str:
 
 
 _PIECE_BYTES = 2**14  # one full TLS record
-_MOST_ROUNDS = 16  # reads of one connection before other connections get their turn
+_MOST_ROUNDS = 16  # number of reads of one connection before other connections get their turn
 _NOT_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 

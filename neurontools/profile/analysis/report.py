@@ -22,7 +22,7 @@ from neurontools.profile.analysis.steps import (
     step_times,
 )
 
-_LEAST_WAIT_RATIO = 0.1  # a straggler waits less than the median rank by this share of the time
+_LEAST_WAIT_RATIO = 0.1  # a straggler waits less than the median rank by at least this share of the time
 _SLOWEST_STEPS = 3
 
 

@@ -16,7 +16,7 @@ from neurontools.profile.formats.xplane import CorePeaks, write_xplane
 
 _TRACE = ".pt.trace.json.gz"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
-_MAX_HOST_CHARACTERS = 64  # limit of host names on Linux
+_MAX_HOST_CHARACTERS = 64  # length limit of host names on Linux
 PLUGIN = Path("plugins") / "profile"
 
 

@@ -182,7 +182,7 @@ _FUNCTIONS: dict[str, Callable[[Any, list[Tensor], list[Tensor], str, int], None
 _TIMEOUT = timedelta(minutes=30)
 _groups: list[Any] = []
 _sizes: list[int] = []  # sizes of the groups as plain numbers, because Dynamo can't call a group's size()
-_own_rank: list[int] = []  # own rank in group 0; empty before group 0 exists
+_own_rank: list[int] = []  # the rank of this process in group 0; empty before group 0 exists
 _stores: list[Any] = []
 _subgroups: dict[tuple[int, ...], int] = {}
 
