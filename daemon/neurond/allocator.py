@@ -111,7 +111,7 @@ class CoreLease:
         return range(self.first * self.lnc, (self.first + self.count) * self.lnc)
 
     def devices(self, shape: HostShape) -> tuple[int, ...]:
-        """Returns the indices of the devices with cores of this lease; for an observer, those of all devices."""
+        """Returns the indices of the devices on which this lease has cores; for an observer, all device indices."""
         if not self.count:
             return tuple(range(shape.device_count))
         return tuple(dict.fromkeys(shape.device_of(core) for core in self.physical_cores()))

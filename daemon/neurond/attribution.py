@@ -378,7 +378,7 @@ def _pod_group(environment: Mapping[str, str]) -> str | None:
 
 
 def _step(job_id: str, environment: Mapping[str, str]) -> str | None:
-    """Returns the Slurm step from the environment, for cgroup paths without a step."""
+    """Returns the Slurm step that the environment of a process names. It serves cgroup paths without a step."""
     text = environment.get("SLURM_STEP_ID", "")
     is_step = len(text) <= 20 and text.isascii() and text.isdigit()
     return text if is_step and environment.get("SLURM_JOB_ID") == job_id else None

@@ -76,10 +76,10 @@ _log = logging.getLogger(__name__)
 
 
 class Daemon:
-    """The daemon of one host. SIGTERM and SIGINT end it.
+    """The daemon of one host.
 
-    SIGHUP ends it if it has a terminal, else reloads the configuration. `lose_host` and `faults` are for
-    simulated hosts; the daemon injects `faults` when it starts.
+    SIGTERM and SIGINT end the daemon. SIGHUP ends a daemon that has a terminal, and makes any other daemon reload the
+    configuration. `lose_host` and `faults` are for simulated hosts; the daemon injects `faults` when it starts.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Daemon:
         )
 
     async def run(self, ending: asyncio.Event | None = None, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Serves until `ending` is set, or until a signal if it is None. Calls `on_ready` as soon as it serves.
+        """Serves until `ending` is set; if `ending` is None, until a signal arrives. Calls `on_ready` once it serves.
 
         Raises UserError if it can't claim the sockets.
         """

@@ -48,7 +48,7 @@ class ConfigurationReloader:
             self._task = asyncio.get_running_loop().create_task(self._reload_while_requested())
 
     async def _reload_while_requested(self) -> None:
-        """Reloads, and again if a request came during the reload: the file may have changed after it was read."""
+        """Reloads, and repeats that if a request came meanwhile: the file may have changed after it was read."""
         while self._is_requested:
             self._is_requested = False
             await self._reload()
@@ -101,7 +101,7 @@ async def read_settings(arguments: Sequence[str]) -> Settings:
 
 
 def changed_settings(before: Settings, after: Settings) -> tuple[list[str], list[str]]:
-    """Returns the names of changed settings: those that a running daemon applies, and those that need a restart."""
+    """Returns the names of the changed settings that a running daemon applies, and of those that need a restart."""
     names = [
         field.name
         for field in fields(Settings)

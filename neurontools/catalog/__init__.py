@@ -1,7 +1,7 @@
 """Facts about Neuron instance types and device families, each with its certainty and source.
 
-The TOML files in `data/` hold the facts. To add an instance type, add its table to the file of its family and its
-line to `data/index.toml`; no code changes.
+The TOML files in `data/` hold the facts. To add an instance type, add its table to the file of its family and its line
+to `data/index.toml`; the code stays the same.
 """
 
 from neurontools.catalog.facts import (

@@ -42,9 +42,9 @@ class Closed(Exception):
 def connect(socket: str | None = None, *, timeout_seconds: float = 5.0) -> Client:
     """Returns a client of the daemon at the path `socket`. By default, finds the daemon as the commands do.
 
-    They use the path in NEURONTOOLS_SOCKET if it is set, else the user's own daemon, else the system's daemon. Raises
-    NoDaemon if no daemon runs there or access is denied, UserError for an invalid path. `timeout_seconds` applies to
-    each call of the client.
+    The commands use the path in NEURONTOOLS_SOCKET if it is set, else the user's own daemon, else the system's daemon.
+    Raises NoDaemon if no daemon runs there or access is denied, UserError for an invalid path. `timeout_seconds`
+    applies to each call of the client.
     """
     path = validate_socket_path(socket, "socket") if socket is not None else configured_socket(None, os.environ)
     absent: NoDaemon | None = None
@@ -104,8 +104,8 @@ class Client:
     def history(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[Snapshot]:
         """Yields the daemon's snapshots of the last `duration_seconds` (0: all), oldest first.
 
-        Only snapshots after `after_sequence` are included. They are all fetched before the first is
-        yielded, so the timeout does not limit how long the caller works on them.
+        Only snapshots after the sequence number `after_sequence` are included. All snapshots are fetched before the
+        first is yielded, so the timeout does not limit how long the caller works on them.
         """
         yield from map(read_snapshot, list(self.history_messages(duration_seconds, after_sequence=after_sequence)))
 

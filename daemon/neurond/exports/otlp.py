@@ -1,8 +1,8 @@
 """Sends metrics over OTLP/HTTP with the OpenTelemetry SDK (an optional extra).
 
-A metric has its hw.* name from OpenTelemetry's semantic conventions if they define one. GPUs are the only accelerators
-in these (https://opentelemetry.io/docs/specs/semconv/system/hardware-metrics/), so a Neuron device is reported as a GPU
-with its own vendor and model.
+A metric has the hw.* name that OpenTelemetry's semantic conventions define for it, if any. GPUs are the only
+accelerators in the conventions (https://opentelemetry.io/docs/specs/semconv/system/hardware-metrics/), so a Neuron
+device is reported as a GPU with its own vendor and model.
 """
 
 from __future__ import annotations

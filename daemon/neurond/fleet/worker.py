@@ -80,7 +80,7 @@ _EXIT_FLUSH_SECONDS = 0.2
 
 
 class LosableHost:
-    """One simulated host. A fault can take it down; its next daemon then gets the faults that have not begun."""
+    """One simulated host. A fault can take it down. The host's next daemon gets the faults that have not begun."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -1,1 +1,1 @@
-"""The log of ended processes and the audit log: how their records are made, and their files."""
+"""The log of ended processes and the audit log: making their records, and writing their files."""

@@ -251,7 +251,7 @@ ENDED_FILE, OLDER_ENDED_FILE = f"{_ENDED_NAME}.jsonl", f"{_ENDED_NAME}.1.jsonl"
 
 
 class EndedFile:
-    """The log of ended processes on disk. `ended`: the processes that it had when it was opened."""
+    """The log of ended processes on disk. `ended`: the processes that the log had when it was opened."""
 
     def __init__(self, path: str, group_id: int | None = None, most_file_bytes: int = MOST_FILE_BYTES) -> None:
         self._lines = LineFile(path, _ENDED_NAME, "what ended", group_id, most_file_bytes)

@@ -333,7 +333,7 @@ class ProxiedServer(Generic[P]):
     def connect(self, client: socket.socket, peer: P, kind: type[R]) -> R:
         """Connects to the server and relays a client to it. The client's limits count the connection until it ends.
 
-        Raises OSError if it can't connect. In that case the client's socket stays open and counted.
+        Raises OSError if connecting to the server fails. The client's socket then stays open and counted.
         """
         server: socket.socket | None = None
         try:

@@ -54,9 +54,9 @@ class PeerLimits:
 
 
 def limits_for(most_files: int) -> PeerLimits:
-    """Returns limits for a daemon that may open `most_files` files.
+    """Returns limits for a daemon that may open `most_files` file descriptors.
 
-    One user gets at most half of them and one process a quarter, so that nobody can take all of them.
+    One user gets at most half of the descriptors and one process a quarter, so that nobody can take all of them.
     """
     connections = min(_MOST_CONNECTIONS, most_files // (2 * _FILES_PER_CONNECTION))
     attachments = min(_MOST_ATTACHMENTS, most_files // (4 * _FILES_PER_ATTACHMENT))
@@ -174,7 +174,7 @@ class PeerLimiter:
         self.closed_total += 1
 
     def spend(self, peer: Peer, work: float) -> float:
-        """Charges a peer for work, and returns how many seconds it has to wait before its next request.
+        """Charges a peer for work. Returns how many seconds the peer has to wait before its next request.
 
         While the account of the process is in debt, the account of its user is not charged.
         """

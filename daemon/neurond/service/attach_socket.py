@@ -94,7 +94,7 @@ class AttachSocket:
         self._ending.clear()
 
     def send_line(self, token: str, line: bytes) -> None:
-        """Sends a line to the process with this token. Drops it if the process is not attached or doesn't read."""
+        """Sends a line to the process with this token. Drops the line if the process is detached or doesn't read."""
         attached = self._attached.get(token)
         if attached is not None:
             attached.send_line(line)

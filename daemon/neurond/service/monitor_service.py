@@ -78,7 +78,7 @@ class MonitorService:
                 yield self._summary(entry.snapshot, role)
 
     async def _entries(self, interval_seconds: float, context: Context) -> AsyncGenerator[StoredSnapshot, None]:
-        """Yields the latest snapshot, then new snapshots at this interval. A slow client misses some."""
+        """Yields the latest snapshot, then new snapshots at this interval. A slow client misses some snapshots."""
         interval_seconds = await _check_seconds(interval_seconds, "interval_seconds", context)
         loop = asyncio.get_running_loop()
         sequence = -1

@@ -306,7 +306,7 @@ def _advice(messages: Sequence[neuron_pb2.ScriptAdvice]) -> tuple[model.ScriptAd
 
 
 def _checked_counts(part: Any, name: str) -> Any:
-    """Returns `part` unchanged, or raises InvalidReport if one of its counts or their sum is out of range."""
+    """Returns a part of a report unchanged. Raises InvalidReport if a count in it or the sum is out of range."""
     total = 0
     for field in part.__slots__:
         value = getattr(part, field)

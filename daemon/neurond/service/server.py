@@ -38,7 +38,7 @@ class OpenCalls(Generic[P]):
         self._streams: set[asyncio.Task[Any]] = set()
 
     async def admit(self, context: Context, *kinds: ResourceKind, needs: Role = Role.FULL) -> None:
-        """Counts a call for its peer until it ends. Aborts it at a limit, or if the peer lacks the role `needs`."""
+        """Counts a call until it ends. Aborts the call if its peer is at a limit or lacks the role `needs`."""
         if self._is_ending:
             await context.abort(grpc.StatusCode.UNAVAILABLE, ENDING)
         peer = self._find_peer(context.peer())
@@ -191,7 +191,7 @@ _SERVICES = ("MonitorService", "RuntimeService", "FaultService")
 def build_server(
     monitor: MonitorService, runtime: RuntimeService, faults: FaultService, calls: OpenCalls[PeerCredentials]
 ) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
-    """Creates the gRPC server of the daemon's Unix socket, without a port. Returns it and its health service."""
+    """Creates the gRPC server of the daemon's Unix socket, without a port, and its health service."""
     server = new_server()
     faults.peer_of_call = calls.peer_of_call
     methods = {

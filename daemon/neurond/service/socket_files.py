@@ -126,7 +126,10 @@ class SocketFiles:
             ) from error
 
     def _open_directory(self, make_mode: int | None) -> Directory:
-        """Opens the sockets' directory, or creates it with `make_mode`. Raises UserError if others could change it."""
+        """Opens the sockets' directory, or creates it with `make_mode`.
+
+        Raises UserError if other users could change the directory.
+        """
         try:
             directory = Directory.open(self._directory_path or ".", make_mode=make_mode)
         except NotTrusted as error:

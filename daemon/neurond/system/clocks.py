@@ -43,7 +43,7 @@ class SteadyClock:
         return self._moved_seconds
 
     def _offset(self) -> float:
-        """Returns the host's clock minus CLOCK_MONOTONIC. Reads both again if a pause came between the reads."""
+        """Returns the host's clock minus CLOCK_MONOTONIC. Reads both again if a pause separated the two readings."""
         offset_seconds = 0.0
         for _ in range(_ATTEMPTS):
             before = time.monotonic()

@@ -59,7 +59,7 @@ class ProcessTable:
             self._check(pid)
 
     def facts(self, pid: int, seen_at_unix_seconds: float = 0.0) -> ProcessFacts:
-        """Returns the facts of a process that was seen at this time. Reads them anew if the cached facts are older."""
+        """Returns the facts of a process that was seen at this time. Reads the facts anew if cached facts are older."""
         if pid not in self._facts or seen_at_unix_seconds > self._checked_at_unix_seconds[pid]:
             self._check(pid)
         return self._facts[pid]

@@ -117,7 +117,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class HysteresisLevel(Enum):
-    """How a measurement compares with its limit: over it, clearly better, or in between."""
+    """How a measurement compares with its limit: over the limit, clearly better, or in between."""
 
     OVER = auto()
     BETWEEN = auto()

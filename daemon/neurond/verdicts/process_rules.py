@@ -250,7 +250,7 @@ _CONFIRMING_COUNTERS = ("timeout_total",)  # a timeout may have other causes, so
 
 @dataclass(slots=True)
 class _Past:
-    """A core at the last tick, and the processes for which it has failed since it last worked."""
+    """A core at the last tick, and the processes for which the core has failed since it last worked."""
 
     core: NeuronCore
     owner: ProcessIdentity | None = None

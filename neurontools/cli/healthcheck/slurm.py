@@ -1,7 +1,7 @@
 """Slurm HealthCheckProgram: drains this node with a reason, or undrains it.
 
-Slurm only runs the program, and kills it after 60 seconds (slurm.conf(5), HealthCheckProgram). The program itself
-drains the node. It undrains only nodes that it drained: their drain reasons contain MARK.
+Slurm only runs this program, and kills it after 60 seconds (slurm.conf(5), HealthCheckProgram), so the program itself
+drains the node. The program undrains only nodes that it drained: their drain reasons contain MARK.
 """
 
 from __future__ import annotations

@@ -367,7 +367,7 @@ def _show_progress(
     directory: Path | None,
     poll: Callable[[], None],
 ) -> None:
-    """Runs the script, and shows its output with a progress line below it on the terminal of standard error."""
+    """Runs the script. Shows the script's output, and below it a progress line, on the terminal of standard error."""
     terminal, progress = ProgressTerminal(_STDERR), ProgressLine()
     began = monotonic()
     next_seconds = 0.0

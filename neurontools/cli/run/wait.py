@@ -28,7 +28,7 @@ _LONGEST_START_SECONDS = 120.0  # a turn ends after this time even if the script
 class CoreQueueTurn:
     """Context manager of a turn in the queue for free cores.
 
-    The turn ends when processes own the cores, or when the context exits.
+    The turn ends when processes have taken the cores, or when the context exits.
     """
 
     def __init__(self, longest_seconds: float, workers: int, environment: Mapping[str, str]) -> None:
@@ -62,7 +62,7 @@ class CoreQueueTurn:
         self.end()
 
     def end(self) -> None:
-        """Ends the turn. May be called again."""
+        """Ends the turn. Does nothing if the turn has already ended."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

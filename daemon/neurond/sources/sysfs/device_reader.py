@@ -139,7 +139,7 @@ class DeviceReader:
 
     @property
     def files(self) -> list[tuple[str, CounterFiles]]:
-        """All counter files of the device and its cores, each with its directory's name for messages."""
+        """All counter files of the device and its cores, each with the name of its directory for messages."""
         return [(f"neuron{self.directory.index}", self._own), *((self._cores_name, core) for core in self._cores)]
 
     @property
@@ -428,8 +428,8 @@ _REST_SECONDS = 0.0002
 class GilYield:
     """Gives the GIL to the event loop. The thread that reads devices calls `step` after each small piece of work.
 
-    The event loop releases the GIL at each system call and gets it back only after the switch interval. Without pauses
-    of the reading thread, a request with many system calls would wait after each of them.
+    The event loop releases the GIL at each system call and gets it back only after the switch interval. If the reading
+    thread did not pause, a client's request that needs many system calls would wait after each call.
     """
 
     def __init__(self) -> None:
