@@ -145,7 +145,7 @@ class Moment:
 
     at_seconds: float
     """Time in the timeline: CLOCK_MONOTONIC of the host, continued across reboots."""
-    at_unix_seconds: float  # the host's wall clock, which can be set
+    at_unix_seconds: float  # time of the snapshot by the host's wall clock, which can be set
     sequence: int
     daemon_pid: int
     packed: PackedMessage
@@ -246,7 +246,7 @@ class PastMomentBuilder:
         return before, after
 
     def finish(self) -> tuple[Moment, ...]:
-        """Completes the range. If `oldest` is given, returns the `Moment` after it again, now with events."""
+        """Completes the range. If `oldest` is given, returns the `Moment` after `oldest` again, now with events."""
         self.is_complete = True
         if self._oldest is None:
             return ()

@@ -33,7 +33,7 @@ class DeviceDirectory:
     """
 
     index: int  # N of /dev/neuronN
-    driver_index: int  # the number in the directory's name
+    driver_index: int  # number in the name of the device's directory
     path: str
     number: str | None  # the device number, "major:minor"
     _layouts: list[FileLocator]  # the locator, in a list that all devices share; empty until the first use of `layouts`
@@ -110,7 +110,7 @@ class DeviceShare:
 
     `allowed_indices` has the indices of the devices that a container may use; empty if it has all devices.
     `foreign_count` is the number of devices that the driver shows but this container may not use. `fileless` has the
-    driver indices of the host's devices that have no device file.
+    driver indices of the host's devices that have no file in /dev.
     """
 
     def __init__(self, roots: Roots, directories: list[DeviceDirectory]) -> None:

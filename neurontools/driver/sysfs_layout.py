@@ -120,7 +120,7 @@ class FileLocator:
     def _reused_index(
         self, directory: str, cores: list[int], lost: list[str], lost_of_cores: list[str]
     ) -> FileIndex | None:
-        """Returns the files found for another device, if the files that this device lacks are at the same paths."""
+        """Returns the index of another device whose paths lead to all files that this device lacks; else None."""
         for files in self._searched:
             if all(path in files.device and _is_there(directory, files.device[path]) for path in lost) and all(
                 path in files.core and _is_core_file_there(directory, files.core[path], cores) for path in lost_of_cores

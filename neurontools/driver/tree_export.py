@@ -102,7 +102,7 @@ class ExportedTree:
         write(f"{_DMI}/sys_vendor", "Amazon EC2\n", 0o444)
         write(f"{_DMI}/board_asset_tag", f"{instance.instance_id or ''}\n", 0o444)
         self._writer.link("sys/class/dmi/id", "../../devices/virtual/dmi/id")
-        write(KERNEL_LOG, "", 0o644)  # empty; other code appends kernel records
+        write(KERNEL_LOG, "", 0o644)  # creates an empty kernel log, to which other code appends
         write("proc/stat", f"btime {int(self._boot)}\n", 0o444)
         write("proc/devices", f"Character devices:\n{DEVICE_MAJOR:3d} neuron\n\nBlock devices:\n", 0o444)
 

@@ -182,7 +182,7 @@ def _refuse_forbidden(directory: str) -> None:
 
 
 def _usable_entries(root: Directory) -> set[str]:
-    """Returns the names in the directory. Raises UserError unless it is empty or has the tree of a killed process."""
+    """Returns the names in the directory. Raises UserError unless it is empty or has a killed process's tree."""
     if root.owner != os.geteuid() or root.mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UserError(
             f"other users may change the directory {root.path}; give one that only you may write to", EXIT_USAGE

@@ -21,7 +21,7 @@ IGNORED_RULES = "NEURONTOOLS_IGNORE_ADVICE"
 
 EVERY_RULE = "all"
 
-_DEFAULT_INSTANCE_TYPE = "trn1.32xlarge"  # supplies the peak rates if the summary names no instance type
+_DEFAULT_INSTANCE_TYPE = "trn1.32xlarge"  # has the peak rates to use if the summary names no instance type
 _LINE_WIDTH = 100
 
 

@@ -31,9 +31,9 @@ from neurontools.util.units import ranges_text, sum_known
 
 _PACKET = 1  # field of Trace
 _TIMESTAMP, _SEQUENCE, _TRACK_EVENT, _TRACK_DESCRIPTOR, _CLOCK_SNAPSHOT = 8, 10, 11, 60, 6  # fields of TracePacket
-_REALTIME, _BOOTTIME = 1, 6  # values of BuiltinClock; timestamps are BOOTTIME by default
-_BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4  # values of TrackEvent.Type
-_EXPLICIT = 3  # value of ChildTracksOrdering
+_REALTIME, _BOOTTIME = 1, 6  # values of Perfetto's BuiltinClock; timestamps are BOOTTIME by default
+_BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4  # values of Perfetto's TrackEvent.Type
+_EXPLICIT = 3  # value of Perfetto's ChildTracksOrdering
 _OF_ONE_SEQUENCE = encode_uint(_SEQUENCE, 1)  # Perfetto ignores events without a sequence id
 _DOUBLE_COUNTER_VALUE = bytes((0xE1, 0x02))  # protobuf tag of field 44, wire type fixed64
 _double = struct.Struct("<d").pack

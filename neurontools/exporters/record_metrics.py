@@ -157,7 +157,7 @@ class RecordMetrics:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._labels = LabelTexts()
-        # Keys, outermost first: runtime tag ("" for the host), family, label text.
+        # Values of metrics. Keys, outermost first: runtime tag ("" for the host), family, label text.
         self._gauges: dict[str, dict[FamilyDefinition, dict[str, float]]] = {}
         self._counts: dict[str, dict[FamilyDefinition, dict[str, tuple[float, float]]]] = {}  # values: total, start
         self._info: dict[FamilyDefinition, str] = {}

@@ -56,7 +56,7 @@ class HostErrorTotals:
 
     def __init__(self, counting_since_unix_seconds: float) -> None:
         self._since = counting_since_unix_seconds
-        self._by_pid: dict[int, _Counts] = {}  # running processes and processes that ended within the last minute
+        self._by_pid: dict[int, _Counts] = {}  # counts of running processes and of those that ended in the last minute
         self._errors_of_ended = _NO_ERRORS
 
     def add_snapshot(self, snapshot: Snapshot) -> None:

@@ -121,7 +121,7 @@ class FleetDocumentJob:
     rank_count: int
     world_size: int | None
     missing_ranks: tuple[MissingRank, ...]
-    state: str  # training, starting, compiling, waiting, stuck or unknown
+    state: str  # state of the job: training, starting, compiling, waiting, stuck or unknown
     state_seconds: float | None  # seconds in this state; if training or waiting, seconds since the last step
     utilization_ratio: float | None
     steps_per_second: float | None

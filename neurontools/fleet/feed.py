@@ -169,7 +169,7 @@ class DirectFeed(FleetFeed):
         self._by_name = {host.state.place.name: host for host in self._hosts}
         self._request = neuron_pb2.WatchHostSummaryRequest(interval_seconds=self.interval_seconds).SerializeToString()
         self._selector = selectors.DefaultSelector()
-        self._timers: list[tuple[float, int, int]] = []  # heap of (time, host index, timer number)
+        self._timers: list[tuple[float, int, int]] = []  # heap of timers: (time, host index, timer number)
         self._queues: dict[Reach, deque[_Host]] = {reach: deque() for reach in Reach}
         self._connecting = dict.fromkeys(Reach, 0)
         self._next_start = dict.fromkeys(Reach, 0.0)
@@ -429,8 +429,8 @@ def _short_directory() -> str:
     return base if len(os.fsencode(base)) <= 24 else "/tmp"  # noqa: S108 - mkdtemp makes a private directory in it
 
 
-SSH_VARIABLE = "NEURONTOOLS_SSH"  # command to use in place of ssh, like RSYNC_RSH and GIT_SSH_COMMAND
-REMOTE_VARIABLE = "NEURONTOOLS_REMOTE_LS"  # the neuron-ls command on the other host
+SSH_VARIABLE = "NEURONTOOLS_SSH"  # sets the command to use in place of ssh, as RSYNC_RSH and GIT_SSH_COMMAND do
+REMOTE_VARIABLE = "NEURONTOOLS_REMOTE_LS"  # sets the neuron-ls command to run on the other host
 _MOST_RUNS = 4  # limit of ssh processes at a time: one for summaries, the others for views of the host
 _LONGEST_REASON_BYTES = 4096
 _OPTIONS = (

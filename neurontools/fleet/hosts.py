@@ -47,7 +47,7 @@ class HostAddress:
 
     name: str
     reach: Reach
-    address: str  # path of a socket, ssh destination, or //host:port
+    address: str  # path of the daemon's socket, ssh destination, or //host:port
     labels: tuple[tuple[str, str], ...] = ()  # label names and values, for grouping
 
     @property

@@ -69,10 +69,10 @@ class HostSummary:
     daemon_version: str | None
     sequence: int | None
     taken_at_unix_seconds: float
-    taken_at_seconds: float | None  # the same time by the host's CLOCK_MONOTONIC
+    taken_at_seconds: float | None  # time of the snapshot by the host's CLOCK_MONOTONIC
     interval_seconds: float | None
     is_judged: bool  # whether the daemon derives findings; if not, the health of the host is unknown
-    critical_count: int  # critical findings; similar ones count once
+    critical_count: int  # number of critical findings; similar findings count once
     warning_count: int
     notice_count: int
     findings: tuple[SummaryFinding, ...]  # the gravest findings, possibly not all
@@ -157,7 +157,7 @@ class JobStandstill:
 
     collective: str  # the collective in which most of the waiting ranks wait
     waiting_rank_count: int
-    absent_rank_count: int  # ranks that have not entered the collective, or do not report
+    absent_rank_count: int  # number of ranks that have not entered the collective, or do not report
     absent_ranks: tuple[int, ...]  # some or all of the absent ranks
     seconds: float  # waiting time of the rank that began to wait last
 
@@ -166,7 +166,7 @@ class JobStandstill:
 class SummaryJob:
     """The part of a job that runs on this host. A summary has only the largest jobs."""
 
-    name: str | None  # None for a process without a known job
+    name: str | None  # name of the job; None for a process without a known job
     neuroncore_count: int  # logical cores
     rank_count: int  # on this host
     world_size: int | None

@@ -131,7 +131,7 @@ class HbmStack:
 class ReportedHealth:
     """Device health as the driver reports it (Trainium2 and later, driver 2.30)."""
 
-    unhealthy_components: tuple[str, ...] = ()  # names from the driver: hbm, sram, link_host, link_efa
+    unhealthy_components: tuple[str, ...] = ()  # components by the driver's names: hbm, sram, link_host, link_efa
 
     __repr__ = repr_of_changed_fields
 
@@ -156,7 +156,7 @@ class Device:
     power: PowerUtilization | None = None
     host_memory: HostMemory = HostMemory()
     inferred_fields: tuple[str, ...] = ()
-    reported_health: ReportedHealth | None = None  # None: the driver does not report health
+    reported_health: ReportedHealth | None = None  # None if the driver does not report the device's health
 
     __repr__ = repr_of_fields("index", "bdf", "connected_to", "memory_bytes")
 
@@ -175,8 +175,8 @@ class NeuronCore:
     hbm_stack_index: int  # index of the core's HBM stack on its device; cores may share a stack
     owner_pid: int | None = None  # PID of the owner; None: no owner is known (a simulated core is then free)
     busy_seconds_total: float | None = None  # seconds spent in executions, including running ones
-    flop_total: int | None = None  # floating-point operations that the core executed
-    executions_total: int | None = None  # finished executions with any outcome
+    flop_total: int | None = None  # number of floating-point operations that the core executed
+    executions_total: int | None = None  # number of executions that finished with any outcome
     memory: DeviceMemory = DeviceMemory()
     measured_at_seconds: float | None = None  # CLOCK_MONOTONIC of the host when the counters were read
     execution_started_at_unix_seconds: float | None = None  # start of the running execution; None if none is running
@@ -187,7 +187,7 @@ class NeuronCore:
     candidate_pids: tuple[int, ...] = ()  # if no owner is known: PIDs of all processes that have the device open
     # names of fields with an inferred value; has owner_pid if the only evidence is that the owner has the device open
     inferred_fields: tuple[str, ...] = ()
-    reset_requests_total: int | None = None  # device resets requested since the driver was loaded
+    reset_requests_total: int | None = None  # number of device resets requested since the driver was loaded
     reset_failures_total: int | None = None
 
     __repr__ = repr_of_fields("index", "device_index", "owner_pid", "utilization_ratio")

@@ -54,7 +54,7 @@ class Finding:
     severity: Severity
     reason: str
     action: str
-    began_at_unix_seconds: float  # never before the start of the daemon
+    began_at_unix_seconds: float  # when the finding began; never before the start of the daemon
     device_indices: tuple[int, ...] = ()
     pid: int | None = None  # the process that the user should examine
     pids: tuple[int, ...] = ()  # all processes that the finding concerns, including `pid`
@@ -80,8 +80,8 @@ class Finding:
 class Health:
     """All findings on a host, and the devices that the daemon checked."""
 
-    device_indices: tuple[int, ...] = ()  # checked devices, including missing ones
-    unknown_device_indices: tuple[int, ...] = ()  # checked devices whose health the driver does not report
+    device_indices: tuple[int, ...] = ()  # indices of the checked devices, including missing devices
+    unknown_device_indices: tuple[int, ...] = ()  # indices of checked devices whose health the driver does not report
     findings: tuple[Finding, ...] = ()  # highest severity first
 
     __repr__ = repr_of_fields("device_indices", "unknown_device_indices", "findings")

@@ -108,7 +108,7 @@ def summary(found: Sequence[Verdict], snapshot: Snapshot) -> str:
 
 
 def summarize_verdicts(found: Sequence[Verdict], *, is_judged: bool, daemon_version: str) -> str:
-    """Summarizes the verdicts in one line, like `summary`. `is_judged` is whether the daemon derives findings."""
+    """Summarizes the verdicts in one line. `is_judged` is whether the daemon of `daemon_version` derives findings."""
     count = len(found)
     unhealthy = sum(verdict.is_healthy is False for verdict in found)
     unknown = sum(verdict.is_healthy is None for verdict in found)

@@ -42,7 +42,7 @@ class NetworkInterface:
     name: str
     received_bytes_total: int
     sent_bytes_total: int
-    received_bytes_per_second: float | None = None  # mean between the last two reads of the counters, 5 s apart
+    received_bytes_per_second: float | None = None  # mean rate between the last two reads of the counters, 5 s apart
     sent_bytes_per_second: float | None = None
 
 
@@ -53,7 +53,7 @@ class Disk:
     name: str
     read_bytes_total: int
     written_bytes_total: int
-    read_bytes_per_second: float | None = None  # mean between the last two reads of the counters, 5 s apart
+    read_bytes_per_second: float | None = None  # mean rate between the last two reads of the counters, 5 s apart
     written_bytes_per_second: float | None = None
 
 
@@ -73,7 +73,7 @@ class RdmaPort:
     retransmit_timeouts_total: int | None = None
     unresponsive_remotes_total: int | None = None
     failed_requests_total: int | None = None
-    received_bytes_per_second: float | None = None  # mean between the last two reads of the counters, 5 s apart
+    received_bytes_per_second: float | None = None  # mean rate between the last two reads of the counters, 5 s apart
     sent_bytes_per_second: float | None = None
 
 
@@ -89,11 +89,11 @@ class Host:
     memory_used_bytes: int | None = None
     swap_total_bytes: int | None = None
     swap_used_bytes: int | None = None
-    vcpu_times: tuple[VcpuTimes, ...] = ()  # in the order of the vCPU index; empty if unknown
-    # sorted by name; only hardware interfaces if there are any; never lo
+    vcpu_times: tuple[VcpuTimes, ...] = ()  # times of each vCPU, in the order of the vCPU index; empty if unknown
+    # network interfaces, sorted by name: only hardware interfaces if there are any, and never lo
     network_interfaces: tuple[NetworkInterface, ...] = ()
     disks: tuple[Disk, ...] = ()  # sorted by name
-    rdma_ports: tuple[RdmaPort, ...] = ()  # sorted by device and port
+    rdma_ports: tuple[RdmaPort, ...] = ()  # RDMA ports, sorted by device and port
 
     __repr__ = repr_of_fields("vcpu_count", "vcpu_average", "memory_used_bytes", "memory_total_bytes")
 
@@ -112,7 +112,7 @@ class UltraServerNode:
     name: str | None = None  # "Trn2 UltraServer"
     links: str | None = None
     link_bytes_per_second_per_device: int | None = None
-    inferred_fields: tuple[str, ...] = ()  # names of fields with an inferred value; see Device
+    inferred_fields: tuple[str, ...] = ()  # names of fields with an inferred value
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,9 @@ class Instance:
     device_memory_bytes: int
     hbm_stack_bytes: int
     topology: str  # how NeuronLink connects the devices: single, line, ring, torus_2d, switched
-    device_type: str | None = None  # neuron-monitor's name: trainium, inferentia2, trainium2
+    device_type: str | None = None  # neuron-monitor's name of the device type: trainium, inferentia2, trainium2
     device_version: str | None = None  # "v2"
-    neuroncore_version: str | None = None  # version under the default LNC: "v2", "v3d"
+    neuroncore_version: str | None = None  # NeuronCore version under the default LNC: "v2", "v3d"
     driver_version: str | None = None
     instance_name: str | None = None
     availability_zone: str | None = None
@@ -139,14 +139,14 @@ class Instance:
     ami_id: str | None = None
     subnet_id: str | None = None
     ultraserver_id: str | None = None
-    inferred_fields: tuple[str, ...] = ()  # names of fields with an inferred value; see Device
+    inferred_fields: tuple[str, ...] = ()  # names of fields with an inferred value
     expected_device_indices: tuple[int, ...] = ()
     """Devices that should exist: all devices of the instance, or those assigned to the container. An expected device
     that is not in the snapshot is missing. Empty if unknown.
     """
-    foreign_device_count: int = 0  # devices of the driver that are not assigned to the container
-    fileless_device_indices: tuple[int, ...] = ()  # expected devices that have no device file
-    ultraserver_node: UltraServerNode | None = None  # None if the host is not known to be in an UltraServer
+    foreign_device_count: int = 0  # number of devices that the driver shows but this container may not use
+    fileless_device_indices: tuple[int, ...] = ()  # indices of expected devices that have no device file
+    ultraserver_node: UltraServerNode | None = None  # None if the host is not known to be part of an UltraServer
 
     __repr__ = repr_of_fields(
         "instance_type", "instance_id", "device_count", "physical_cores_per_device", "logical_neuroncore_config"

@@ -65,7 +65,7 @@ class RunningJob:
     """The processes of one job on this host, or a single process without a job. Unknown values are None."""
 
     name: str | None  # name of the job; None for a process without a known job
-    ranks: tuple[Rank, ...]  # at least one process, sorted by rank, then by PID
+    ranks: tuple[Rank, ...]  # the job's processes, at least one, sorted by rank, then by PID
     findings: tuple[Finding, ...] = ()  # findings on the job's processes, highest severity first
 
     __repr__ = repr_of_fields("name", "ranks")
@@ -219,7 +219,7 @@ def group_processes_by_job(processes: Iterable[Process]) -> list[list[Process]]:
 
 
 def uses_cores(process: Process) -> bool:
-    """Returns whether a process holds cores or has loaded the runtime. Otherwise it is an observer, like a monitor."""
+    """Returns whether a process holds cores or has loaded the runtime. Any other process is an observer."""
     return bool(process.core_indices) or process.runtime_version is not None
 
 

@@ -26,7 +26,7 @@ class Subgraph:
 class LoadedModel:
     """One model (NEFF) that a process has loaded."""
 
-    model_id: int  # number that the process assigned
+    model_id: int  # number that the process assigned to the model
     name: str
     uuid: str  # 32 hexadecimal digits
     running: bool  # whether the model was executed in the last reporting period
@@ -63,7 +63,7 @@ class Process:
     runtime_version: str | None  # version of the Neuron runtime; None if the process does not use it
     started_at_unix_seconds: float | None
     attached_at_unix_seconds: float | None
-    synthetic: bool  # True: part of a synthetic load, not a real process
+    synthetic: bool  # whether the process is part of a synthetic load, not a real one
     logical_neuroncore_config: int  # LNC of this process: physical cores per logical core
     core_indices: tuple[int, ...] = ()  # physical cores that the process holds
     neuroncore_indices: tuple[int, ...] = ()  # the held cores as logical cores, under the LNC of this process
@@ -78,15 +78,15 @@ class Process:
     total_latency_histogram: LatencyHistogram = LatencyHistogram()  # latencies of queueing plus execution
     device_latency_histogram: LatencyHistogram = LatencyHistogram()  # latencies of execution, without queueing
     measured_at_seconds: float | None = None  # CLOCK_MONOTONIC of the last report; None before the first report
-    reporting: bool = False  # False: the next report is overdue, so the numbers are old
+    reporting: bool = False  # if false, the next report is overdue, so the numbers are old
     vcpu_user_ratio: float | None = None  # vCPU use in user mode; 2.0 is two busy vCPUs
     vcpu_system_ratio: float | None = None
     executions_per_second: float | None = None
     total_latency: LatencyPercentiles | None = None  # latencies between the last two reports; None: no executions
     device_latency: LatencyPercentiles | None = None
-    attribution: Attribution | None = None  # None if no container, pod or job is known
-    training: TrainingCounters | None = None  # None if the runtime does not count training
-    training_rates: TrainingRates | None = None  # rates between the last two reports
+    attribution: Attribution | None = None  # container, pod and job; None if none is known
+    training: TrainingCounters | None = None  # None if the runtime has no training counters for the process
+    training_rates: TrainingRates | None = None  # rates of training between the last two reports
     # names of fields with an inferred value; has core_indices if the only evidence is who has the device open
     inferred_fields: tuple[str, ...] = ()
     counted_since_seconds: float | None = None
@@ -102,7 +102,7 @@ class Process:
 
     operators: tuple[OperatorTime, ...] = ()  # longest total time first, unlisted operators last; empty if not reported
     advice: tuple[ScriptAdvice, ...] = ()  # advice on the training script, highest cost first
-    recent_steps: RecentSteps | None = None  # None if the process has too few steps, or does not report wait times
+    recent_steps: RecentSteps | None = None  # recent step times; None if there are too few, or waits are not reported
 
     __repr__ = repr_of_fields("pid", "user", "command", "neuroncore_indices", "device_indices")
 
@@ -157,7 +157,7 @@ class PodAllocation:
 class TrainingCounters:
     """Training counters of a process. None means not reported. Only MpDeviceLoader counts samples."""
 
-    steps_total: int = 0  # calls of `Optimizer.step`
+    steps_total: int = 0  # number of calls of `Optimizer.step`
     samples_total: int | None = None  # sum of the batch sizes of MpDeviceLoader (first dimension)
     compilations_total: int | None = None  # number of compiled graphs, without cache hits
     compile_seconds_total: float | None = None
@@ -308,12 +308,12 @@ class EndedProcess:
     flop_total: int | None = None
     utilization_ratio: float | None = None  # fraction of the time on the held cores spent in executions
     mfu_ratio: float | None = None  # FLOPS as a ratio of the held cores' peak for catalog.PEAK_DTYPE
-    peak_device_memory_bytes: int | None = None  # highest sampled memory use
+    peak_device_memory_bytes: int | None = None  # highest sampled use of device memory
     executions: ExecutionCounters | None = None
     errors: ErrorCounters | None = None
-    steps_total: int | None = None  # calls of `Optimizer.step`
+    steps_total: int | None = None  # number of calls of `Optimizer.step`
     exit_status: int | None = None  # like subprocess.returncode: exit code, or negative signal number
-    lives_on: bool = False  # True: the process released its cores and continued to run
+    lives_on: bool = False  # whether the process released its cores and continued to run
     inferred_fields: tuple[str, ...] = ()  # names of fields with an inferred value: neuroncore_count
 
     __repr__ = repr_of_fields("pid", "user", "command", "neuroncore_count", "exit_status")
@@ -355,7 +355,7 @@ class EndedTotal:
 
     name: str | None  # name of the user or job; None: unknown
     process_count: int
-    failed_count: int  # processes with a non-zero exit code or killed by a signal
+    failed_count: int  # number of processes with a non-zero exit code or killed by a signal
     neuroncore_hours: float
     utilization_ratio: float | None
     mfu_ratio: float | None

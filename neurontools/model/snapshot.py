@@ -28,7 +28,7 @@ LATEST_UNIX_SECONDS = 2.0**37
 class Snapshot:
     """The complete state of one host at one tick of its daemon. Immutable."""
 
-    sequence: int  # increases by one with each snapshot of the same daemon
+    sequence: int  # number that increases by one with each snapshot of the same daemon
     taken_at_unix_seconds: float
     taken_at_seconds: float  # CLOCK_MONOTONIC of the host at the tick
     interval_seconds: float  # the daemon's sampling interval
@@ -47,9 +47,9 @@ class Snapshot:
     """CLOCK_MONOTONIC when the counters of the cores started, which for simulated devices is the start of the daemon.
     None means that they started when the driver was loaded.
     """
-    health: Health | None = None  # None: health was not checked, so it is unknown
+    health: Health | None = None  # None if the daemon did not check health, so that it is unknown
     ended: tuple[EndedProcess, ...] = ()  # processes that ended in the last minute, oldest first
-    daemon_cpu_seconds_total: float | None = None  # CPU time of the daemon itself
+    daemon_cpu_seconds_total: float | None = None  # CPU time that the daemon itself has used
     daemon_vcpu_ratio: float | None = None  # CPU use of the daemon since the last tick; 1.0 is one busy vCPU
     daemon_resident_bytes: int | None = None
     injected_faults: tuple[InjectedFault, ...] = ()  # faults of simulated devices that are not healed yet, by number

@@ -16,7 +16,7 @@ from typing import Any
 from neurontools.util.rate_limited_log import RateLimitedLogger
 
 REST_SECONDS = 0.1
-_AT_ONCE = 16  # connections accepted before the event loop does other work
+_AT_ONCE = 16  # limit of connections accepted in a row, before the event loop does other work
 _NO_FILES = (errno.EMFILE, errno.ENFILE)
 
 _log_rate_limited = RateLimitedLogger(logging.getLogger(__name__), logging.WARNING)
@@ -76,7 +76,7 @@ class Acceptor:
             self._on_connection(connection, address)
 
     def _handle_accept_error(self, error: OSError) -> None:
-        """On EMFILE, closes queued connections through the reserve descriptor. Then pauses accepting."""
+        """If no file descriptor is free, refuses queued connections. Then pauses accepting for REST_SECONDS."""
         if error.errno in _NO_FILES:
             for _ in range(_AT_ONCE):
                 if not self._refuse_one(error.strerror or str(error)):
@@ -100,7 +100,7 @@ class Acceptor:
         connection.setblocking(False)
         with contextlib.suppress(OSError):
             self._refuse(connection, f"there is no descriptor for it ({reason})")
-            # Read the client's data: closing a socket with unread data would send a reset and drop the refusal.
+            # Reads the client's data: closing a socket with unread data would send a reset and drop the refusal.
             connection.recv(2**16)
         return True
 

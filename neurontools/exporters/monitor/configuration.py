@@ -81,7 +81,7 @@ class MonitorConfiguration:
     period_seconds: float
     runtimes: tuple[RuntimeSelection, ...]
     system_metrics: tuple[MetricGroup, ...]
-    k8s_info_period_seconds: float | None = None  # None: no neuron_k8s_info in the records
+    k8s_info_period_seconds: float | None = None  # None if the records have no neuron_k8s_info
     lists_held_cores_only: bool = False
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -49,7 +49,7 @@ class PrometheusFeed(FleetFeed):
         self._are_jobs_recorded = False
         self._probed_at = float("-inf")
         self._is_closing = threading.Event()
-        self._is_urgent = threading.Event()  # set for a refresh before the interval is over
+        self._is_urgent = threading.Event()  # set to request a refresh before the interval is over
         self._thread: threading.Thread | None = None
         self._connected_feeds: dict[str, DirectFeed] = {}
         self.query_texts: dict[str, str] = {}  # queries of the latest refresh, by name

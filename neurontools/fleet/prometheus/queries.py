@@ -413,7 +413,7 @@ _SILENT = "max by (instance) (up) == 0"
 _LAST_SNAPSHOT_AGE = (
     f"(time() - max by (instance) (max_over_time({SNAPSHOT_TIMESTAMP}[{LOOKBACK}])) unless on (instance) {_EACH_HOST})"
 )
-# Targets that are down, in scrape jobs that scraped a neurond within LOOKBACK.
+# Selects targets that are down, if their scrape job has scraped a neurond within LOOKBACK.
 _NEVER = (
     f"-1 - max by (instance) (up == 0 and on (job) group by (job) (max_over_time({SNAPSHOT_TIMESTAMP}[{LOOKBACK}])))"
 )
