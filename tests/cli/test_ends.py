@@ -20,6 +20,7 @@ import pytest
 from neurontools.client.recording import RecordingWriter
 from tests.harness.command import Done
 from tests.harness.paths import ROOT
+from tests.harness.python_process import PIPES
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.waiting import HANG_SECONDS
 
@@ -122,10 +123,7 @@ def test_signals(name: str, number: signal.Signals, shared_daemon: RunningDaemon
     with subprocess.Popen(
         AT_WORK[name],
         env={**os.environ, "NEURONTOOLS_SOCKET": shared_daemon.socket},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        **PIPES,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -185,10 +183,7 @@ def test_interrupted_while_it_is_imported(name: str, tmp_path: Path) -> None:
     with subprocess.Popen(
         {"neuron-ls": NEURON_LS, "neuron-top": NEURON_TOP}.get(name) or wrapper(name),
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}:{ROOT}/daemon"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        **PIPES,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "here\n"

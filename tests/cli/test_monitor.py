@@ -251,10 +251,7 @@ def piped(port: int) -> Iterator[subprocess.Popen[str]]:
     process = python_process.popen(
         [*PROMETHEUS, "--port", str(port), "--address", "127.0.0.1", "--enable-k8s-info"],
         loaded=MONITORS,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        **python_process.PIPES,
         bufsize=1,
     )
     with process:

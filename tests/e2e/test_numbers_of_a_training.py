@@ -108,9 +108,7 @@ def training(tmp_path: Path, environment: dict[str, str]) -> Iterator[subprocess
         loaded=python_process.TORCH,
         cwd=tmp_path,
         env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        **python_process.PIPES,
     )
     yield process
     if process.poll() is None:

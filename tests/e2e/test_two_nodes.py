@@ -91,9 +91,7 @@ def nodes(tmp_path: Path, start_daemon: StartDaemon) -> Iterator[list[tuple[Runn
                 NEURON_COMPILE_CACHE_URL=str(tmp_path / f"cache{node}"),
                 **({"NEURON_RT_VISIBLE_CORES": cores} if cores else {}),
             ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            **python_process.PIPES,
         )
         made.append((daemon, process))
     yield made

@@ -83,10 +83,7 @@ class Started:
             loaded=python_process.TORCH,
             cwd=directory,
             env=environment(directory, socket, **changes),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            **{**python_process.PIPES, "stdin": subprocess.DEVNULL},
         )
 
     def pid_of(self, rank: int = 0) -> int:

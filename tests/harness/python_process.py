@@ -54,6 +54,9 @@ def user_environment(**variables: str) -> dict[str, str]:
     return {name: value for name, value in {**inherited, "PYTHONPATH": PYTHONPATH, **variables}.items() if value}
 
 
+PIPES: dict[str, Any] = {**dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE), "text": True}
+
+
 def popen(command: Sequence[Any], *, loaded: tuple[str, ...], **options: Any) -> subprocess.Popen[Any]:
     """Starts a process of this interpreter that has these modules imported; for real where there are none."""
     if not loaded or not _can_set_command_line():

@@ -33,8 +33,8 @@ BACKWARD_LINE, STEP_LINE = 9, 10  # of TRAINING
 class Training(Started):
     """A training of so many ranks, each of which has taken some steps."""
 
-    def __init__(self, daemon: RunningDaemon, directory: Path, ranks: int = 1) -> None:
-        (directory / "script.py").write_text(TRAINING)
+    def __init__(self, daemon: RunningDaemon, directory: Path, ranks: int = 1, script: str = TRAINING) -> None:
+        (directory / "script.py").write_text(script)
         super().__init__(directory, "-q", "--no-advice", "-n", str(ranks), "script.py", socket=daemon.socket)
         self.pids = [self.pid_of(rank) for rank in range(ranks)]
 
@@ -62,9 +62,7 @@ def started(daemon: RunningDaemon, *arguments: object) -> subprocess.Popen[str]:
         [sys.executable, "-m", "neurontools.cli.profile.command", "capture", *map(str, arguments)],
         loaded=python_process.MONITORS,
         env={**os.environ, "NEURONTOOLS_SOCKET": daemon.socket, "PYTHONPATH": PYTHONPATH},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        **python_process.PIPES,
     )
 
 
@@ -127,6 +125,27 @@ def _check_the_steps_are_whole(profile: Profile) -> None:
     lines = {use.place.line for use in build_report([profile]).operators if use.place is not None}
     assert {BACKWARD_LINE, STEP_LINE} <= lines
     assert all(each.stack is not None for each in profile.operators)
+
+
+STEPWISE = (
+    TRAINING.replace("import os", "wanted = open('wanted')\nimport os")
+    .replace('not os.path.exists("stop")', "wanted.read(1)")
+    .replace("    with torch.no_grad(): weight.fill_(1.0)\n", "")
+)
+
+
+@pytest.mark.slow
+def test_a_capture_ends_with_the_last_of_its_steps(daemon: RunningDaemon, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "wanted")
+    with (tmp_path / "wanted").open("r+b", buffering=0) as wanted:
+        wanted.write(b"." * 6)
+        with closing(Training(daemon, tmp_path, script=STEPWISE)) as training:
+            capture = started(daemon, "--pid", training.pid, "--steps", 2, "--seconds", 600, "-o", tmp_path / "made")
+            wait_until(lambda: sum(drafts(tmp_path / "made")))
+            wanted.write(b"." * 3)
+            assert ended(capture)[0] == 0
+    (profile,) = read_directory(tmp_path / "made")
+    assert [step.step for step in profile.steps] == [8, 9]
 
 
 @pytest.mark.slow

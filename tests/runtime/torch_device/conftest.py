@@ -98,10 +98,7 @@ def start_script(device_environment: dict[str, str], tmp_path: Path) -> Iterator
                 loaded=python_process.TORCH,
                 cwd=tmp_path,
                 env=python_process.user_environment(**{**device_environment, **environment}),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
+                **python_process.PIPES,
             )
             processes.callback(end, process)
             return process
