@@ -233,7 +233,7 @@ class ProcessContext:
     pid: int
     problem: str = ""
     environment: tuple[tuple[str, str], ...] | None = None
-    tree: tuple[ProcessTreeEntry, ...] = ()  # ancestors of the process, oldest first, then the process and its descendants
+    tree: tuple[ProcessTreeEntry, ...] = ()  # the ancestors, oldest first, then the process and its descendants
 
 
 def read_process_context(pid: int, started_at_unix_seconds: float | None) -> ProcessContext:
