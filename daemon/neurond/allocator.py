@@ -167,7 +167,7 @@ def memory_table(
 
 _NOTHING = CoreReport()
 _MOST_DEPARTED = 4096
-_LARGEST_COUNT = 2**63 - 1  # larger core counters are cut to this, because gRPC messages have int64 fields
+_LARGEST_COUNT = 2**63 - 1  # highest core counter that is reported: gRPC messages have int64 fields
 
 
 class Refusal(Exception):

@@ -83,7 +83,7 @@ class KubeletWatcher:
             try:
                 found = await self._fetch_allocations()
             except Exception as error:
-                # A reply that causes an error must not end the task.
+                # An error in handling one reply must not end the task that polls the kubelet.
                 return self._handle_failure(_cause(error))
             return self._handle_reply(found)
         if self._answered_at_seconds is not None or self._problem:
@@ -112,7 +112,7 @@ class KubeletWatcher:
             self._on_allocations(())
         self._problem = cause
         if self._answered_at_seconds is None and not os.path.exists(self._socket):  # noqa: PTH110
-            self._failures, self._problem = 0, ""  # no kubelet runs on this host any more
+            self._failures, self._problem = 0, ""  # the socket is gone: no kubelet runs any more
             return self._patience.interval_seconds
         self._failures += 1
         pause = self._patience.first_retry_seconds * 2.0 ** min(self._failures - 1, 30)
@@ -215,13 +215,13 @@ MAX_CGROUP_BYTES = 64 * 2**10
 
 # Forms of a container's cgroup: docker-ID.scope, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope, or the ID.
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
-# A pod UID contains dashes, or underscores if systemd names the slice.
+# Pattern of a pod UID, whose separators are dashes, or underscores if systemd names the slice.
 _POD_UID = r"[0-9a-f]{8}([-_])[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12}"
 _POD = re.compile(rf"pod({_POD_UID})(?:\.slice)?(?:/|$)", re.MULTILINE)
 # systemd delegates this part of the cgroup tree to users. It is ignored, because users choose the cgroup names in it.
 _USER_SLICE = re.compile(r"\d+:[^:]*:(?:/\.\.)*/user\.slice(?:/|$)")
 # The cgroup of a Slurm job: /slurm/uid_1000/job_1 (cgroup v1) or /system.slice/slurmstepd.scope/job_1 (v2).
-# If several Slurm nodes run on one host, the path has slurm_NAME or NAME_slurmstepd.scope, with the node's name.
+# If a host runs several Slurm nodes, the path has slurm_NAME or NAME_slurmstepd.scope, where NAME is the node's name.
 # This pattern for Slurm starts at the root of the cgroup tree: a service can choose any names in its own cgroup.
 # The cgroup paths that a daemon in a container reads begin with "/..".
 _SLURM = re.compile(

@@ -330,7 +330,7 @@ class ActiveFault:
     began_seconds: float | None = None
     ended_seconds: float | None = None
     met_total: int = 0
-    is_armed: bool = False  # whether its start delay is over; only then do processes receive it
+    is_armed: bool = False  # whether the fault's delay is over; only then do processes receive the fault
 
     @property
     def kind(self) -> FaultKind:

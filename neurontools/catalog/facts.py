@@ -21,7 +21,7 @@ class FactStatus(StrEnum):
     OBSERVED = "observed"  # seen in the output of a real host or of a public API
     INFERRED = "inferred"  # derived from other facts; no source states it
     UNKNOWN = "unknown"  # a search found no source
-    NOT_APPLICABLE = "n/a"  # the hardware does not have this property
+    NOT_APPLICABLE = "n/a"  # not applicable: the hardware does not have this property
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class DeviceFamily:
     device_version: Fact[str]  # value that neuron-monitor prints as neuron_device_version
     neuroncore_version_by_lnc: tuple[Fact[str], ...]  # NeuronCore version for each LNC in lnc_supported
     physical_core_count: Fact[int]  # number of physical cores of one device; never unknown
-    lnc_supported: tuple[int, ...]  # configurable numbers of physical cores per logical core
+    lnc_supported: tuple[int, ...]  # possible numbers of physical cores per logical core
     lnc_default: int
     device_memory_bytes: Fact[int]  # always known
     hbm_kind: str
@@ -243,7 +243,7 @@ class InstanceType:
     spot_example_usd_per_hour: Fact[float]
     sagemaker_usd_per_hour: Fact[float]
     ultraserver: UltraServer | None
-    other_names: tuple[str, ...]  # product names that the driver treats as this instance type
+    other_names: tuple[str, ...]  # further product names that mean this instance type to the driver
     note: str
 
     @property

@@ -153,7 +153,7 @@ def _percentiles(before: LatencyHistogram, now: LatencyHistogram) -> LatencyPerc
         return None
     try:
         return execution.latency_percentiles(execution.subtract_histograms(now, before))
-    except ValueError:  # the process has reset its counters; the next interval is valid again
+    except ValueError:  # the process has reset its counters during this interval
         return None
 
 

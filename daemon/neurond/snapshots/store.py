@@ -174,7 +174,7 @@ class SourceRefresher:
                 self._source.refresh()
                 self._failure = ""
             except Exception as error:
-                # An error in one refresh must not end the thread.
+                # An error in one refresh must not end the thread that refreshes the source.
                 self._failure = f"the devices could not be read: {error}"
                 _log.exception("the devices could not be read")
             try:

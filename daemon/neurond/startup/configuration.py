@@ -229,8 +229,8 @@ class DaemonConfiguration(_Table):
     actions: ActionsTable = ActionsTable()
 
 
-_ROOTS = {"root": SYSFS_ROOT, "proc_root": PROC_ROOT, "dev_root": DEV_ROOT}  # keys of [sysfs], and their variables
-STATE_DIRECTORY = "STATE_DIRECTORY"  # set by systemd for StateDirectory= (systemd.exec(5))
+_ROOTS = {"root": SYSFS_ROOT, "proc_root": PROC_ROOT, "dev_root": DEV_ROOT}  # environment variable for keys of [sysfs]
+STATE_DIRECTORY = "STATE_DIRECTORY"  # systemd sets this variable for StateDirectory= (systemd.exec(5))
 _MOST_BYTES = 2**20
 LOG_LEVELS: tuple[str, ...] = get_args(_LogLevel)
 

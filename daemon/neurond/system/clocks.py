@@ -11,7 +11,7 @@ from neurontools.model import EndedProcess, Finding, InjectedFault, LoadedModel,
 
 Timed = TypeVar("Timed", EndedProcess, Finding, InjectedFault, LoadedModel, NeuronCore, Process)
 
-_TOLERANCE_SECONDS = 0.05  # smaller differences are jitter: the clock was not set
+_TOLERANCE_SECONDS = 0.05  # smaller changes of the difference between two clocks are jitter: no clock was set
 _ATTEMPTS = 5
 _PROMPT_SECONDS = 0.001
 

@@ -129,7 +129,7 @@ class KernelLogReader:
                 self.close()
 
 
-MOST_BYTES = 16 * 2**20  # limit of the file: a script that injects faults in a loop must not fill the disk
+MOST_BYTES = 16 * 2**20  # limit of the file's size: a script that injects faults in a loop must not fill the disk
 _ORIGIN = "neuron[injected]:"
 
 

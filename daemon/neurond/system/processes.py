@@ -73,7 +73,7 @@ class ProcessTable:
         if facts is None or process is None:  # a new process, or one that was unreadable the last time
             self._facts[pid] = self._identified(pid)
             return
-        with contextlib.suppress(*_UNREADABLE):  # without free file descriptors, keep the cached facts
+        with contextlib.suppress(*_UNREADABLE):  # no free file descriptor: keep the cached facts
             if process.is_running():
                 self._facts[pid] = self._measured(process, facts)
             elif psutil.pid_exists(pid):  # another process has got the same PID

@@ -104,12 +104,12 @@ class HealthThresholds:
     window_seconds: float = 300.0  # period in which errors and growth are counted
     idle_seconds: float | None = 300.0  # a held core is idle after this time without a finished execution
     stuck_seconds: float | None = 60.0  # an execution is stuck if it has not finished after this time
-    memory_used_ratio: float | None = 0.95  # limit of the used share of an HBM stack
+    memory_used_ratio: float | None = 0.95  # limit of the used share of an HBM stack's memory
     ecc_corrected_events: int | None = 10  # limit of corrected ECC events in the window
     numerical_errors: int | None = 1  # limit of numerical errors in the window
     hardware_errors: int | None = 1  # limit of hardware errors of executions in the window
     latency_growth_ratio: float | None = 1.5  # limit of the ratio between the median latencies in and before the window
-    latency_executions: int = 20  # executions needed before and in the window to compare latencies
+    latency_executions: int = 20  # executions that are needed in the window, and before it, to compare latencies
     silent_seconds: float | None = 30.0  # a process is silent after this time without a report
 
 
@@ -126,7 +126,7 @@ class HysteresisLevel(Enum):
 
 @dataclass(slots=True)
 class _State:
-    holds_since_seconds: float | None = None  # None if the condition does not hold
+    holds_since_seconds: float | None = None  # when the condition began to hold; None: it does not hold
     otherwise_since_seconds: float | None = None  # since when the measurements contradict the state; None: they agree
 
 

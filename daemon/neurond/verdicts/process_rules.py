@@ -223,7 +223,7 @@ def _medians(before: Process, process: Process, least_growth: float, most_few: i
     if past is whole or not whole.bucket_indices or not past.bucket_indices:
         return None
     fastest, slowest = (execution.bucket_seconds(index) for index in (past.bucket_indices[0], whole.bucket_indices[-1]))
-    # Most latencies are steady. For these, this check saves the subtraction of histograms.
+    # Most latencies are steady. For steady latencies, this check saves the subtraction of histograms.
     if slowest < least_growth * fastest or sum(past.bucket_counts) < most_few:
         return None
     try:
@@ -243,7 +243,7 @@ def _latency_finding(process: Process, medians: _Medians, began_at_unix_seconds:
     return _process_finding(process, FindingKind.LATENCY_RISEN, Severity.WARNING, reason, action, began_at_unix_seconds)
 
 
-_MIN_PROCESSES = 2  # a core is reported after failing for this many consecutive processes
+_MIN_PROCESSES = 2  # number of consecutive processes that must fail on a core before the core is reported
 _HARDWARE = ("hw_error_total", "hw_dma_abort_error_total", "hw_nc_ue_error_total", "hw_hbm_ue_error_total")
 _CONFIRMING_COUNTERS = ("timeout_total",)  # a timeout may have other causes, so it counts only after a failure
 

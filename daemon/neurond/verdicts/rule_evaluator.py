@@ -139,7 +139,7 @@ def _unknown(snapshot: Snapshot) -> tuple[int, ...]:
 
 
 _log = logging.getLogger(__name__)
-_REPEAT_SECONDS = 600.0  # a finding that returns within this time is not logged again
+_REPEAT_SECONDS = 600.0  # a finding that ends and returns within this time is not logged again
 _MOST_LINES = 16  # most findings logged per snapshot, so that a failing host does not fill the log
 
 

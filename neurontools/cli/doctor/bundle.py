@@ -253,5 +253,5 @@ def _own_user_names() -> Iterable[str]:
     try:
         yield getpass.getuser()
         yield Path.home().name
-    except (OSError, KeyError, RuntimeError):  # the UID has no user entry
+    except (OSError, KeyError, RuntimeError):  # no user account has this UID
         return

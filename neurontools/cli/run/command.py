@@ -55,7 +55,7 @@ from neurontools.util.command_lifecycle import run_command, write_stderr, write_
 from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.terminal import terminal_size
 
-_MAX_RANKS_IN_TRACE = 16  # trace viewers can't show more workers in one trace
+_MAX_RANKS_IN_TRACE = 16  # most workers that trace viewers can show in one trace
 
 
 def request_profile(given: dict[str, str], environment: dict[str, str]) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 5.0
 _COMMAND = "neuron-top"
 _METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
-_BY_SIGNAL = 128  # an exit code above 128 is 128 + the signal number
+_BY_SIGNAL = 128  # exit codes above 128 mean: 128 + the number of a signal
 _DATA_FORMATS = ("json", "json-lines", "csv")
 _SETTINGS_OF_FIRST_FRAME = (
     *("show_flops", "is_compact", "sort", "is_descending", "then_sort", "is_then_descending", "columns"),

@@ -236,7 +236,7 @@ def parsed_power(text: str | None) -> PowerUtilization | None:
         return None
     try:
         at = float(int(parts[1]))
-        # The driver gives percentages with two decimals.
+        # The percentages of the driver have two decimals, so this rounding loses nothing.
         low, high, mean = (round(float(part) * 100) / 10_000 for part in parts[2:])
     except (ValueError, OverflowError):
         return None
