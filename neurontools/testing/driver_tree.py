@@ -74,7 +74,7 @@ class DriverTree:
         return Path(self.roots.devices) / f"neuron{index}"
 
     def core_path(self, index: int) -> Path:
-        """Returns the directory of a core. `index` is host-wide; the driver's number of the core may differ."""
+        """Returns the directory of a core. `index` counts the host's cores. The driver may number them differently."""
         core = self.snapshot.cores[index]
         physical = self._tree.physical_core(core.device_index, core.index_on_device)
         return self.device_path(core.device_index) / f"neuron_core{physical}"

@@ -175,7 +175,7 @@ class SimulatedHost(SimulatedDriver):
         return fault_calls.inject(self.socket, [request])[0]
 
     def heal(self, *numbers: int) -> int:
-        """Heals the faults with these numbers, or all faults. Returns how many faults were healed."""
+        """Ends the faults with these numbers; all faults if no number is given. Returns the number of ended faults."""
         return fault_calls.heal(self.socket, numbers)
 
     @property

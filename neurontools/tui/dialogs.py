@@ -284,7 +284,7 @@ def signal_dialog(dashboard: DashboardState) -> OpenDialog | None:
 
 
 def _signal_targets(dashboard: DashboardState) -> list[Process]:
-    """Returns the running processes to signal: the tagged ones; if none is tagged, those of the selected row or tab."""
+    """Returns the processes to signal, if still running: tagged processes, else those of the selected row or tab."""
     moments = dashboard.feed.timeline.moments
     if not moments:
         return []

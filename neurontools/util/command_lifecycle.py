@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
 _ENDING = (_signal.SIGTERM, _signal.SIGHUP)
-_CLEANING_SECONDS = 5.0  # after a signal, further signals are ignored for this time
+_CLEANING_SECONDS = 5.0  # seconds for which further signals are ignored after a signal
 
 _is_ending_until = 0.0  # monotonic time until which further signals are ignored
 

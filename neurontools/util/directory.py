@@ -206,7 +206,7 @@ class Directory:
 
 
 class _Walk:
-    """Resolves a path to a directory, one name at a time from the root, and checks the owner of each."""
+    """Resolves a path one name at a time, from the root, and checks the owner of each directory and link."""
 
     def __init__(self, path: str, make_mode: int | None, may_be_link: bool) -> None:
         if not path.startswith("/"):

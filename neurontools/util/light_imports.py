@@ -24,7 +24,7 @@ def lazy_names(package: str, names: list[str], *modules: str) -> tuple[Callable[
             loaded = __import__(f"{package}.{module}", fromlist=["_"])
             if hasattr(loaded, name):
                 value = getattr(loaded, name)
-                setattr(sys.modules[package], name, value)  # later reads of the name do not call __getattr__
+                setattr(sys.modules[package], name, value)  # for later reads, instead of __getattr__
                 return value
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
@@ -65,7 +65,7 @@ def install_dataclasses() -> None:
 
 
 def dataclass(kind: type | None = None, /, **_options: object) -> Any:
-    """Replaces dataclasses.dataclass. Adds only an initializer, ignores options, and has no default factories."""
+    """Replaces dataclasses.dataclass. Adds only an initializer, ignores options, and lacks default factories."""
     return _add_initializer if kind is None else _add_initializer(kind)
 
 

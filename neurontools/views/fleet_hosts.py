@@ -60,7 +60,7 @@ def group_alike(states: Sequence[HostState]) -> list[AlikeHosts]:
 
 
 def device_cells(states: Sequence[HostState], glyphs: Glyphs) -> list[Run]:
-    """Draws one character per device of a group of hosts, by its condition or its mean utilization over the hosts."""
+    """Draws one character per device for a group of alike hosts: its condition, or mean utilization on the hosts."""
     runs: list[Run] = []
     summaries = [state.summary for state in states if state.summary is not None]
     if not summaries:
@@ -141,12 +141,12 @@ class HostRow:
 
     @property
     def key(self) -> str:
-        """Identifies the row; stable between updates."""
+        """Text that identifies the row, and that updates do not change."""
         return f"{self.group.by}={self.group.value}" if self.group is not None else self.state.place.name
 
 
 def list_rows(states: Sequence[HostState], sort: HostSort, by: str = "", opened: Container[str] = ()) -> list[HostRow]:
-    """Returns the sorted rows of the host table: hosts, or groups of hosts. The hosts of an open group follow it.
+    """Returns the sorted rows of the host table: hosts, or groups of hosts. An open group is followed by its hosts.
 
     `by` is the criterion of the groups; "" lists hosts. If `by` is ALIKE, a group of one host is listed as this host.
     """

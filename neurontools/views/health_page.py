@@ -73,7 +73,7 @@ def event_entries(context: RenderContext) -> list[SearchEntry]:
 
 
 def event_time_of_row(context: RenderContext, row: int) -> float | None:
-    """Returns the time of the event in a row of the event log, in seconds on the timeline; None if the row is empty."""
+    """Returns the time of the event in row `row` of the event log, in seconds on the timeline; None without a row."""
     events = shown_events(context, context.pid)
     return events[len(events) - 1 - row].at_seconds if 0 <= row < len(events) else None
 

@@ -278,7 +278,7 @@ def pair_jobs(a: RecordingSide, b: RecordingSide) -> list[tuple[str | None, str 
 
 @dataclass(frozen=True, slots=True)
 class ComparedPair:
-    """The values of a quantity on both sides; None means unknown. `differs` is False for differences within noise."""
+    """The values of a quantity on side a and side b; None means unknown. `differs` ignores changes within noise."""
 
     quantity: ComparedQuantity
     a: ComparedValue
@@ -288,7 +288,7 @@ class ComparedPair:
 
 @dataclass(frozen=True, slots=True)
 class SubjectDifference:
-    """A host, job or device in both snapshots. `a` and `b` are its names on side a and side b; None if missing."""
+    """A host, job or device that is compared. `a` and `b` are its names on side a and side b; None if missing."""
 
     kind: str  # "host", "job" or "device"
     a: str | None

@@ -222,7 +222,7 @@ def _ancestor_keys(key: str) -> tuple[str, ...]:
 
 
 def _models_by_core(context: RenderContext) -> dict[int, list[tuple[Process, LoadedModel, Subgraph]]]:
-    """Returns the loaded models with their parts on each logical core, by core index under the host's default LNC."""
+    """Maps the index of each logical core, under the host's default LNC, to the model parts loaded on the core."""
     lnc = context.snapshot.instance.logical_neuroncore_config or 1
     found: dict[int, list[tuple[Process, LoadedModel, Subgraph]]] = {}
     for process in context.figures.tab_processes(context.pid):

@@ -236,14 +236,14 @@ def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
 
 
 def _advice_text(each: ScriptAdvice) -> str:
-    """Returns the rule, place and measurement of a piece of advice, without its fix."""
+    """Returns the rule, source line and measurement of a piece of advice, without the suggested fix."""
     where = f" at {printable(each.place)}" if each.place else ""
     return f"{printable(each.rule)}{where}: {printable(each.measured)}"
 
 
 @dataclass(frozen=True, slots=True)
 class _TimeShare:
-    """An operator or graph in the time breakdown. `ratio` is its share of the time of all operators or graphs."""
+    """An operator or graph in the time breakdown. `ratio` is its share of the total time of operators or graphs."""
 
     name: str
     ratio: float
@@ -368,7 +368,7 @@ def _recent_shares(
 
 
 def _share_list(context: RenderContext, title: str, shares: Sequence[_TimeShare], width: int, room: int) -> list[Line]:
-    """Draws a list of operators or graphs with its title in at most `room` lines; the last line sums up the rest."""
+    """Draws a titled list of operators or graphs in at most `room` lines. The last line sums up the ones left out."""
     numbers = 3 * (_NUMBER_CELLS + 1)
     room_left = width - numbers - 3
     name_cells = max(min(_LEAST_NAME_CELLS, room_left), min(_MOST_NAME_CELLS, room_left - _LEAST_BAR_CELLS))

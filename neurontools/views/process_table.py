@@ -86,7 +86,7 @@ def _errors(figures: ProcessFigures) -> int | None:
 
 
 def _workload_name(figures: ProcessFigures) -> str | None:
-    """Returns the pod, else the Slurm job, else the container of a process; None if all are unknown."""
+    """Returns the pod of a process, else its Slurm job, else its container; None if all three are unknown."""
     attribution = figures.process.attribution
     if attribution is None:
         return None

@@ -33,7 +33,7 @@ _RANK_CSV_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class SplitPart:
-    """The time of a step or run, split into parts. The parts add up to the total, unless some overlapped."""
+    """The time of a training step or of a whole run, split into parts. Parts add up to the total, or overlap."""
 
     total_seconds: float
     host_seconds: float

@@ -181,7 +181,7 @@ def title_bar(context: RenderContext, width: int) -> TextPage:
 def _right_of_title(context: RenderContext, room: int) -> list[Run]:
     """Returns the right end of the title: recording, finding counts and clock, as far as they fit.
 
-    The badge, such as "LIVE", is always present.
+    Never leaves out the state of the feed, such as "LIVE".
     """
     clock = context.clock
     moment = clock_text(context.snapshot.taken_at_unix_seconds)

@@ -119,7 +119,7 @@ def _link_list(devices: Sequence[Device]) -> list[str]:
 def nodes_picture(instance: Instance, lnc: int) -> list[str]:
     """Returns the diagram of an UltraServer's nodes with an explanation; [] if the host is in no UltraServer.
 
-    Counts NeuronCores as if all nodes had the LNC `lnc`.
+    The number of NeuronCores in the text assumes that all nodes have the LNC `lnc`.
     """
     node = instance.ultraserver_node
     if node is None:

@@ -51,7 +51,7 @@ def usage_page(context: RenderContext, width: int, height: int) -> TextPage:
 def ended_rows(context: RenderContext) -> list[EndedProcess]:
     """Returns the processes that ended by the shown moment, newest first.
 
-    If the current tab is that of one process, returns only ended processes with the same PID.
+    If the current tab shows one process, returns only ended processes with the PID of that process.
     """
     ended = [process for process in context.ended if context.pid is None or process.pid == context.pid]
     return sorted(ended, key=lambda process: -process.ended_at_unix_seconds)

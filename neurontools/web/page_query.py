@@ -20,7 +20,7 @@ class PageQuery:
 
     page: str
     columns: int = 120
-    first: int = 0  # on the page of many hosts: number of hosts to skip
+    first: int = 0  # number of hosts that the page of many hosts skips
     pid: int | None = None  # PID of the selected tab; None: all processes
     details: int | None = None  # PID of the process whose details are shown
     device: int = 0
@@ -29,7 +29,7 @@ class PageQuery:
     sort: str = ""
     descending: int = 0
     filter: str = ""
-    group: str = ""  # on the page of many hosts: property to group by
+    group: str = ""  # property by which the page of many hosts groups the hosts
     open: str = ""  # key of the unfolded job or group
     tree: int = 0  # 1 shows the memory tree instead of the summary
     time: int = 0  # 1 shows the time breakdown of the process instead of plots

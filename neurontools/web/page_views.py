@@ -155,7 +155,7 @@ class HostView:
         return (no, off, not is_chosen), (yes, on, is_chosen)
 
     def _state(self, choice: PageQuery, feed: Feed) -> FeedView:
-        """Returns the state of the view for a query, from a cache of at most 64."""
+        """Returns the state of the view for a query, from a cache of at most 64 states."""
         state = self._states.get(choice)
         if state is None:
             if len(self._states) >= 64:
@@ -256,7 +256,7 @@ class FleetView:
 
     @property
     def pause_seconds(self) -> float:
-        """Seconds between two renderings: 1 s until every host has answered once, then the feed's interval."""
+        """Seconds between two renderings: 1 s until every host has answered once, then at least the feed's interval."""
         return max(_MIN_REDRAW_SECONDS, self._feed.interval_seconds) if self._feed.is_settled else _MIN_REDRAW_SECONDS
 
     def start(self) -> None:

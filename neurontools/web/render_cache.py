@@ -18,7 +18,7 @@ from neurontools.web.page_query import PageQuery
 
 MAX_VIEWERS = 32
 _MAX_PAGES = 64
-_HEARTBEAT_SECONDS = 10.0  # seconds between heartbeats, so that the browser detects a dead connection
+_HEARTBEAT_SECONDS = 10.0  # seconds between heartbeats, by which a browser detects a dead connection
 _ROUND_SECONDS = 1.0  # seconds between two rounds of rendering
 _EARLY_FRACTION = 0.85  # new data may redraw a page early, after this fraction of the page's interval
 _MAX_REDRAWS_PER_ROUND = 8  # most pages redrawn in one round; later rounds redraw the others
@@ -133,7 +133,7 @@ class RenderCache:
             self._used_at[view] = self._now()
 
     def _mark_used(self, view: PageRenderer) -> float:
-        """Records that a renderer is in use, and wakes it if necessary. Returns the current time."""
+        """Records that a renderer is in use, and starts an unused renderer. Returns the current time."""
         now = self._now()
         if view not in self._used_at:
             view.start()
@@ -253,7 +253,7 @@ class RenderedPage:
         return min(int(number), self.number) if is_own else 0
 
     def event_since(self, number: int) -> bytes:
-        """Returns the server-sent event that updates a viewer from version `number` to the latest; cached."""
+        """Returns the cached server-sent event that updates a viewer from version `number` to the latest version."""
         event = self._events.get(number)
         if event is None:
             content: dict[str, object] = {"title": self.title}

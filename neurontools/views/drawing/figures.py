@@ -325,7 +325,7 @@ class DeviceFilter:
     def filter_ended(
         self, ended: tuple[EndedProcess, ...], part: Snapshot, hidden: frozenset[int] = frozenset()
     ) -> tuple[EndedProcess, ...]:
-        """Returns the ended processes that used any device of `part`, the filtered snapshot."""
+        """Returns the ended processes that used any of the devices in the filtered snapshot `part`."""
         if not self and not hidden:
             return ended
         return _ended_on_devices(ended, {device.index for device in part.devices})

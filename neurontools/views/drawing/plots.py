@@ -29,7 +29,7 @@ _SEVERITY_RANKS = {EventSeverity.INFO: 0, EventSeverity.WARNING: 1, EventSeverit
 class Plot:
     """A plot of one quantity over time. `text` formats a value.
 
-    `highest` is the top of the scale; None scales the plot to its values.
+    `highest` is the value at the top of the scale. If it is None, the scale fits the highest drawn value.
     """
 
     title: str
@@ -65,7 +65,7 @@ def window_text(seconds: float) -> str:
 
 
 def plot_columns(values: Sequence[float | None], rows: int, glyphs: Glyphs, highest: float) -> list[str]:
-    """Draws a filled curve as lines of text. A braille cell shows two values, a block cell one. None is a gap."""
+    """Draws a filled curve as lines of text. A braille cell shows two values, a block cell one. None leaves a gap."""
     unit = 4 if glyphs.is_dotted else len(glyphs.levels) - 1
     scale = rows * unit / highest if highest > 0 else 0.0
     # Draws 0 with the lowest dot or block, so that it differs from a gap.

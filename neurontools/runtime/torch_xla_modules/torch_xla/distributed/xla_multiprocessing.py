@@ -74,7 +74,7 @@ class MpModelWrapper:
 
 
 class MpSerialExecutor:
-    """Calls a function in the processes one after the other."""
+    """Calls a function in one process of the job after the other."""
 
     def run(self, fn: Callable[[], Any]) -> Any:
         from ..core import xla_model as xm
