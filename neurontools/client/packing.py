@@ -1,4 +1,4 @@
-"""Compresses successive messages, which are mostly alike. Timelines and recordings use it.
+"""Compresses successive messages of timelines and recordings. Successive messages are mostly alike.
 
 A message is cut into pieces of equal size. Each piece has its own zlib stream, which continues with the same piece of
 the next message. A piece takes few bytes if it resembles the same piece of the previous message.

@@ -196,7 +196,7 @@ def _usable_entries(root: Directory) -> set[str]:
 
 
 def _missing(directory: str) -> list[str]:
-    """Returns those of the directory and its parents that don't exist, the deepest first."""
+    """Returns those directories of a path that don't exist, the deepest first."""
     found = []
     while not os.path.lexists(directory):
         found.append(directory)

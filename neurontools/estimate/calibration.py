@@ -113,7 +113,8 @@ class _MeasuredStep:
 class StepTimeFit:
     """A fitted step-time model. Device time is `slowdown` times the compute time at peak FLOPS.
 
-    Host time is `host_seconds` per execution. A step takes the longer of both if `overlaps`, else their sum.
+    Host time is `host_seconds` per execution. A step takes the longer of host and device time if `overlaps`, else the
+    sum.
     """
 
     overlaps: bool

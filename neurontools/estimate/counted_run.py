@@ -14,7 +14,7 @@ class CountedRun:
     Averages over the steady-state steps, which exclude evaluations; over all steps if there was no steady state.
     `flops_by_dtype` has torch's names of element types as keys. Per step, `executions` counts executed graphs,
     `tensors` their inputs and outputs, and `moved_bytes` the bytes of these tensors. `batch_samples` is the batch size
-    of the loader; `samples` is larger if gradients are accumulated. Both are None without a loader of torch_xla.
+    of the loader; `samples` is larger if gradients are accumulated. These two are None without a loader of torch_xla.
     Weight, gradient and optimizer bytes are None before the first optimizer step.
     """
 

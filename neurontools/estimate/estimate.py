@@ -88,8 +88,8 @@ class StepTime:
     `host` is the time to launch executions, `compute` the time to multiply matrices, and `collectives` the time of
     all-reduces. `memory_seconds` is the least time to move the inputs and outputs of the graphs.
 
-    Each of `scenarios` is the step time under one combination of assumptions. Their order is fixed, so that two runs
-    can be compared scenario by scenario.
+    Each of `scenarios` is the step time under one combination of assumptions. The order of `scenarios` is fixed, so
+    that two runs can be compared scenario by scenario.
     """
 
     host: Interval

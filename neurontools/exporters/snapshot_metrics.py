@@ -50,8 +50,8 @@ _read_memory = attrgetter(*(f"{category}_bytes" for category in known.MEMORY_CAT
 class HostErrorTotals:
     """Sums the execution errors of all processes by type, including ended processes.
 
-    A process that fails usually ends, and snapshots list it for one minute. So callers pass snapshots in order, at
-    least one per minute.
+    A process that fails usually ends, and snapshots list an ended process for one minute. So callers pass snapshots in
+    order, at least one per minute.
     """
 
     def __init__(self, counting_since_unix_seconds: float) -> None:
@@ -130,8 +130,8 @@ def _sum_counts(counts: Iterable[_Counts]) -> _Counts:
 class SnapshotMetrics:
     """Converts the snapshots of one host, in order, to metric families.
 
-    `counting_since_unix_seconds` is the start of the daemon; counters with an unknown start time use it. With
-    `untagged_together`, processes without a tag share the tag "untagged"; otherwise each has its PID as tag.
+    `counting_since_unix_seconds` is the start of the daemon. It is also the start of counters with an unknown start.
+    With `untagged_together`, processes without a tag share the tag "untagged"; otherwise the tag of each is its PID.
     """
 
     def __init__(self, counting_since_unix_seconds: float, *, untagged_together: bool = False) -> None:

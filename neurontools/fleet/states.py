@@ -114,7 +114,7 @@ def grouping_choices(states: Iterable[HostState]) -> tuple[str, ...]:
 
 
 def group_hosts(states: Iterable[HostState], by: str) -> list[HostGroup]:
-    """Groups hosts by a property, one of `grouping_choices`. The order is that of the first host of each group."""
+    """Groups hosts by a property, one of `grouping_choices`. The groups are in the order of their first hosts."""
     values = _GROUPINGS.get(by) or (lambda state: (dict(state.place.labels).get(by) or f"no {by}",))
     found: dict[str, list[HostState]] = {}
     for state in states:

@@ -397,7 +397,7 @@ def _users(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _job_standstill(job: RunningJob, does: JobActivity, snapshot: Snapshot, longest: _Lengths) -> JobStandstill | None:
-    """Returns the ranks that wait in a collective and those they wait for. None unless the job waits or is stuck."""
+    """Returns the waiting and the absent ranks of a stalled collective. None unless the job is waiting or stuck."""
     found = find_stalled_collective([rank.process for rank in job.ranks])
     if found is None or does.state not in (JobState.WAITING, JobState.STUCK):
         return None

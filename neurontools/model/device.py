@@ -166,7 +166,8 @@ class NeuronCore:
     """One physical NeuronCore: its owner, utilization and memory.
 
     Counters start at `Snapshot.cores_counted_since_seconds` and continue across owners. The daemon computes rates and
-    ratios from an owner's last two measurements. They are None before the second one, and once the owner falls silent.
+    ratios from an owner's last two measurements. Rates and ratios are None before the owner's second measurement, and
+    once the owner stops reporting.
     """
 
     index: int  # index of the physical core on the host: device_index * cores per device + index_on_device
@@ -194,5 +195,5 @@ class NeuronCore:
 
     @property
     def is_allocated(self) -> bool:
-        """Whether the core has memory in use besides that of the driver itself."""
+        """Whether the core has more memory in use than that of the driver itself."""
         return (self.memory.total_bytes or 0) > (self.memory.driver_memory_bytes or 0)

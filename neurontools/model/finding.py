@@ -47,7 +47,7 @@ class Finding:
     """One thing that is wrong or wasteful on a host, with its reason and the action to take.
 
     `reason` and `action` are single-line sentences without a full stop. They contain no durations, so they do not
-    change while the finding lasts. Its age follows from `began_at_unix_seconds`.
+    change while the finding lasts. The age of a finding follows from `began_at_unix_seconds`.
     """
 
     kind: str  # a `FindingKind`, or a kind that only a newer daemon knows

@@ -361,7 +361,7 @@ class StalledCollective:
 
 
 def find_stalled_collective(processes: Sequence[Process]) -> StalledCollective | None:
-    """Divides the ranks of a job into those in a collective and those absent; None if no rank is in a collective."""
+    """Divides the ranks of a job into ranks in a collective and absent ranks; None if no rank is in a collective."""
     since = {process.pid: at for process in processes if (at := in_collective_since(process)) is not None}
     if not since:
         return None
@@ -385,9 +385,9 @@ def in_collective_since(process: Process) -> float | None:
 
 
 def mean_step_seconds(process: Process) -> float | None:
-    """Returns the mean duration of a process's steps; None if it finished no step or reports no steps.
+    """Returns the mean duration of a process's steps; None if the process finished no step or reports no steps.
 
-    Averages the recent steps if the process reports them, otherwise the whole time since it started counting.
+    The mean is over the recent steps if the process reports them, otherwise over all steps since it started counting.
     """
     counters, began = process.training, process.counted_since_seconds
     if process.recent_steps is not None:

@@ -129,7 +129,7 @@ class LogicalNeuronCore:
 
 
 def logical_cores(snapshot: Snapshot, logical_neuroncore_config: int | None = None) -> tuple[LogicalNeuronCore, ...]:
-    """Groups the physical cores of a host into logical cores; the LNC defaults to that of the host."""
+    """Groups the physical cores of a host into logical cores under an LNC, by default the LNC of the host."""
     size = logical_neuroncore_config or snapshot.instance.logical_neuroncore_config
     groups: dict[tuple[int, int], list[NeuronCore]] = {}
     for core in snapshot.cores:
@@ -154,8 +154,8 @@ def count_key(process: Process) -> CountKey | None:
 def counters_continue(before: Process, now: Process) -> bool:
     """Returns whether the counters of `now` continue those of `before`, so that their difference is valid.
 
-    They continue if both report the same PID and start of counting. They do not continue if only one reports a start.
-    If neither reports a start, both must have the same PID and time of attaching.
+    Counters continue if `before` and `now` have the same PID and the same start of counting. If neither reports a start
+    of counting, the PID and the time of attaching must be the same. If only one reports it, counters do not continue.
     """
     earlier, later = count_key(before), count_key(now)
     if earlier is not None or later is not None:

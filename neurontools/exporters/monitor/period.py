@@ -30,7 +30,7 @@ class RecordBaseline:
     """The snapshot of the previous record, and the start of the series of records.
 
     `absent` has the last states of processes that have not attached again since the daemon restarted. The next record
-    that lists such a process also covers its work in the meantime.
+    that lists such a process also covers what the process did in the meantime.
     """
 
     snapshot: Snapshot
@@ -146,8 +146,8 @@ class RecordPeriod:
     def work_rates(self, process: Process, position: int) -> tuple[float, float] | None:
         """Returns the busy share (0..1) and the FLOPS of a process on one of its logical cores.
 
-        Uses counters of the process, which exclude earlier owners of the core and survive a restart of the daemon. None
-        if the process doesn't report them for the whole period.
+        Uses counters of the process, which exclude earlier owners of the core and survive a restart of the daemon.
+        Returns None if the process doesn't report these counters for the whole period.
         """
         if position >= len(process.core_work) or not self.has_report(process):
             return None

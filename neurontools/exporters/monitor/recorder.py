@@ -206,7 +206,7 @@ class MonitorRecorder:
     def make_outage(self, error: str, now_seconds: float) -> Record | None:
         """Makes the record for a time without a snapshot; returns None before the first snapshot.
 
-        The record has no processes, and its groups have only `error`. Its instance is that of the latest snapshot.
+        The record has no processes, and its groups have only `error`. Its `instance_info` is from the latest snapshot.
         """
         due = self._schedule.collect_due(now_seconds)
         if self._last is None:

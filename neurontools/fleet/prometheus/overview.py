@@ -75,7 +75,7 @@ def read_host_states(
 
 
 def _names(samples: tuple[PrometheusSample, ...]) -> dict[str, str]:
-    """Returns the name of each instance: its label `node` if that is unique, else its address."""
+    """Returns the name of each instance: the label `node` if no other instance has the same label, else the address."""
     nodes: dict[str, list[str]] = {}
     for sample in samples:
         nodes.setdefault(sample.labels.get("node", ""), []).append(sample.labels.get("instance", ""))
@@ -176,7 +176,9 @@ def _ratio(thousandths: int | None) -> float | None:
 
 
 def _findings(samples: list[PrometheusSample], taken_at: float) -> tuple[SummaryFinding, ...]:
-    """Converts samples to findings: critical ones first, then those that have lasted longest."""
+    """Converts samples to findings. Critical findings come first; findings of equal rank are sorted by age, oldest
+    first.
+    """
     found: list[SummaryFinding] = []
     for sample in sorted(samples, key=lambda each: (each.labels.get("severity") != "critical", -each.value)):
         labels = sample.labels
@@ -272,7 +274,7 @@ def read_job_count(samples: tuple[PrometheusSample, ...]) -> int:
 def _job(
     key: tuple[str, str, str], name: str, values: _Values, slow: PrometheusSample | None, names: Mapping[str, str]
 ) -> FleetJob | None:
-    """Builds a job from its values. Returns None if its ranks or cores are unknown, as at its start and end."""
+    """Builds a job from its values. Returns None if the ranks or cores are unknown, as when the job starts or ends."""
     run_id, instance, _ = key
     ranks, cores = _count(values, "ranks"), _count(values, "neuroncores")
     if ranks is None or cores is None:
