@@ -33,7 +33,7 @@ _RANK_CSV_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class SplitPart:
-    """The time of a training step or of a whole run, split into parts. Parts add up to the total, or overlap."""
+    """The time of a training step or of a run. Its parts add up to the total, unless some of the parts overlap."""
 
     total_seconds: float
     host_seconds: float

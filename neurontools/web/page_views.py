@@ -256,7 +256,7 @@ class FleetView:
 
     @property
     def pause_seconds(self) -> float:
-        """Seconds between two renderings: 1 s until every host has answered once, then at least the feed's interval."""
+        """Seconds between two renderings: 1 s until every host has answered or is lost, then the feed's interval."""
         return max(_MIN_REDRAW_SECONDS, self._feed.interval_seconds) if self._feed.is_settled else _MIN_REDRAW_SECONDS
 
     def start(self) -> None:

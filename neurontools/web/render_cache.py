@@ -253,7 +253,7 @@ class RenderedPage:
         return min(int(number), self.number) if is_own else 0
 
     def event_since(self, number: int) -> bytes:
-        """Returns the cached server-sent event that updates a viewer from version `number` to the latest version."""
+        """Returns, from a cache, the server-sent event that updates a viewer from version `number` to the latest."""
         event = self._events.get(number)
         if event is None:
             content: dict[str, object] = {"title": self.title}

@@ -280,7 +280,7 @@ def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
 def replace_values(data: Any, kind: type[T], change: Callable[[T], Any]) -> Any:
     """Returns nested data with `change` applied to each value of type `kind`, such as each tensor.
 
-    Copies other values unchanged. A subclass of dict keeps its attributes.
+    Other values stay unchanged. A dictionary of a subclass of dict keeps its attributes.
     """
     if isinstance(data, kind):
         return change(data)
