@@ -186,9 +186,9 @@ def _move_sideways(dashboard: DashboardState, step: int) -> None:
 def _move_to_parent(dashboard: DashboardState) -> None:
     context = dashboard.render_context()
     if context is not None and not dashboard.is_tree_shown:
-        jobs = job_rows(context)
-        above = range(min(dashboard.list.cursor, len(jobs) - 1), -1, -1)
-        dashboard.move_to(next((row for row in above if jobs[row].rank is None), dashboard.list.cursor))
+        selected = dashboard.selected_job_row()
+        if selected is not None:
+            dashboard.move_to([row.job for row in job_rows(context)].index(selected.job))
         return
     rows = visible_nodes(context) if context is not None else []
     if rows:

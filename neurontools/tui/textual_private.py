@@ -290,8 +290,6 @@ class TerminalInput:
         self._handle = handle
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._parser = _XTermParser()
-        self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._waiting: asyncio.TimerHandle | None = None
         self._is_reading = False
 

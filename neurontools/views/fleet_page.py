@@ -95,7 +95,7 @@ def matches_filter(state: HostState, text: str) -> bool:
     if not text:
         return True
     found = state.summary
-    jobs = " ".join((*(job.name or "" for job in found.jobs), *found.users)) if found is not None else ""
+    jobs = " ".join((*(job.name for job in found.jobs if job.name), *found.users)) if found is not None else ""
     kind = found.instance_type if found is not None else ""
     labels = " ".join(f"{name}={value}" for name, value in state.place.labels)
     where = f"{state.place.name} {kind} {state.link} {worst_finding_text(state)} {jobs} {labels}".lower()

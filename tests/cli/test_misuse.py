@@ -59,6 +59,7 @@ MISUSE = {
         "neuron-ls --ended --format xml": "--format",
         "neuron-ls --query index --health": "--query and --health exclude each other; give one of them",
         "neuron-ls --format csv": "--format is for --query; leave it out",
+        "neuron-run --wait 100000001 script.py": "--wait 100000001: give a whole number from 0 to 100000000",
         "neuron-ls --timeout 1": "--timeout is for --wait-free; leave it out",
         "neuron-ls --socket @ --query nope": "--query: nope is not a field",
         "neuron-ls --wait-free 0": "--wait-free 0: give a whole number from 1",

@@ -90,6 +90,7 @@ def test_a_page_is_whole_and_small_and_tells_the_browser_what_it_may(site: Site)
         assert len(content.encode()) < 20_000
         for word in ("innerHTML", "eval(", "insertAdjacent", "document.write", "http:", "https:"):
             assert word not in content
+    assert ".title{color:#e6edf3;background:#1f4b7a;font-weight:bold}" in content
 
 
 def test_every_page_is_there_and_others_are_not(site: Site) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from textual import events
-from textual.command import Command, CommandList
+from textual.command import Command, CommandList, CommandPalette
 
 from neurontools.cli.top.options import PAGE_NAMES
 from neurontools.model import Snapshot
@@ -16,6 +16,7 @@ from neurontools.tui import keys
 from neurontools.tui.app import NeuronTop
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import load_settings
+from neurontools.tui.terminal import TypedAhead
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.lines import THEMES
 from neurontools.views.feed_view import DashboardSettings
@@ -119,8 +120,14 @@ async def test_q_quits_and_saves_the_settings(tmp_path: Path) -> None:
 
 
 async def test_the_palette_offers_every_action_and_runs_one() -> None:
-    app = NeuronTop(dashboard_of(), "dark")
+    ahead = TypedAhead()
+    ahead.begin()
+    ahead.add("ctrl+p", "\x10")
+    app = NeuronTop(dashboard_of(), "dark", typed_ahead=ahead)
     async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        assert isinstance(app.screen_stack[-1], CommandPalette)
+        await pilot.press("escape")
         offered = {command.title.casefold(): command.help for command in app.get_system_commands(app.screen)}
         for action in keys.ACTIONS:
             if action.name not in ("show_palette", "choose_tab"):

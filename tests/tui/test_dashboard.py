@@ -28,10 +28,6 @@ from tests.harness.scenario_host import ScenarioHost
 from tests.harness.still_feed import StillFeed, snapshots
 
 
-def rows_of(dashboard: Dashboard) -> list[str]:
-    return text(dashboard).splitlines()
-
-
 @pytest.mark.parametrize("page", PAGE_NAMES)
 def test_every_key_is_taken_on_every_page(page: str) -> None:
     feed = StillFeed(snapshots())
@@ -61,7 +57,7 @@ def test_keys_and_pages_are_those_that_are_listed(dashboard: Dashboard) -> None:
 
 def test_a_key_changes_the_interval_to_the_next() -> None:
     dashboard = Dashboard(LiveFeed("/nowhere/n.sock", 2.0), DashboardSettings(), UNICODE)
-    for key, seconds in (("+", "1"), ("+", "0.5"), ("-", "1")):
+    for key, seconds in (("+", "1"), ("+", "0.5"), *(("-", each) for each in "1 2 5 10 30 60 60".split())):
         press(dashboard, key)
         assert f"refresh every {seconds} s," in dashboard.message
 
@@ -129,7 +125,7 @@ def test_pause_holds_the_screen_while_more_comes() -> None:
     assert "PAUSED" in text(dashboard)
     for moment in StillFeed(snapshots()).timeline.moments[50:]:
         feed.timeline.append(moment)
-    assert rows_of(dashboard)[1:20] == held
+    assert text(dashboard).splitlines()[1:20] == held
     assert "40.0 s back" in text(dashboard)
     shown = press(dashboard, "p")
     assert "LIVE" in shown
@@ -142,7 +138,7 @@ def test_steps_back_and_forward_and_the_scrubber(dashboard: Dashboard) -> None:
     assert "1.0 s back" in shown
     assert "1 m 1 s back" in press(dashboard, "{")
     assert "1.0 s back" in press(dashboard, "}")
-    row, line = next((number, line) for number, line in enumerate(rows_of(dashboard)) if "back [" in line)
+    row, line = next((number, line) for number, line in enumerate(text(dashboard).splitlines()) if "back [" in line)
     assert dashboard.click(line.index("[") + 1, row)
     assert "1 m 29 s back" in text(dashboard)
     assert "LIVE" in press(dashboard, "L")
@@ -186,7 +182,7 @@ def test_a_lost_daemon_is_told_and_the_last_data_marked() -> None:
 
 def test_clicks_choose_what_is_under_them(dashboard: Dashboard) -> None:
     def click(words: str, begin: str = "") -> None:
-        rows = rows_of(dashboard)
+        rows = text(dashboard).splitlines()
         row = next(number for number, line in enumerate(rows) if words in line and line.startswith(begin))
         assert dashboard.click(rows[row].index(words), row)
 
@@ -266,6 +262,8 @@ def test_enter_unfolds_a_job_shows_a_process_and_esc_comes_back(dashboard: Dashb
     assert dashboard.list.cursor == 0
     assert " rank 0 " not in press(dashboard, "left")
     assert " rank 0 " in press(dashboard, "right")
+    idle = Dashboard(StillFeed([ScenarioHost("trn1.2xlarge", "idle").at(30.0)]), DashboardSettings(), UNICODE)
+    assert "nobody holds a NeuronCore" in press(idle, "left", "enter")
 
 
 def test_the_cursor_stays_on_its_process() -> None:

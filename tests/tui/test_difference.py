@@ -58,16 +58,19 @@ def of_two_jobs(names: tuple[str, str], commands: tuple[str, str]) -> list[Snaps
 
 
 def test_two_moments_of_a_recording(tmp_path: Path, diff: Diff) -> None:
-    later = snapshots("trn1.2xlarge", "ecc-burst")[::3]
+    *earlier, last = snapshots("trn1.2xlarge", "ecc-burst")[::3]
+    later = [*earlier, replace(last, warnings=("one", "two"))]
     write_recording(tmp_path / "a", later)
     ecc = later[-1].devices[0].ecc
     assert ecc.mem_corrected_total
     found = compared(diff("a@first", "a@last", "--json"))
+    host = "i-0123456789abcdef0 (trn1.2xlarge)"
+    assert found["host", host, host]["warnings"] == (0, 2)
     assert found["device", "ND 0", "ND 0"]["ecc_corrected_total"] == (0, ecc.mem_corrected_total)
     shown = diff("a@first", "a@last").stdout
-    assert re.search(r"^ND 0$", shown, re.MULTILINE)
-    assert re.search(rf"^  corrected ECC errors +0 +{ecc.mem_corrected_total}$", shown, re.MULTILINE)
-    assert diff("a@+87s", "a@last").stdout.splitlines()[-3] == "no differences"
+    for row in ("ND 0", f"  corrected ECC errors +0 +{ecc.mem_corrected_total}", "  warnings +0 +2"):
+        assert re.search(f"^{row}$", shown, re.MULTILINE)
+    assert diff("a@+89s", "a@last").stdout.splitlines()[-3] == "no differences"
 
 
 def test_recordings_are_compared_by_means_and_peaks(tmp_path: Path, diff: Diff) -> None:

@@ -48,6 +48,7 @@ def test_the_end_of_a_recording_is_gone_to_as_it_is_loaded(recording: Path) -> N
         press(dashboard, "[")
         dashboard.time.advance()
         assert dashboard.time.index == COUNT - 2
+        assert "replay at 60x" in press(dashboard, *"++++++")
     finally:
         go_on.set()
         feed.close()

@@ -310,11 +310,11 @@ def test_a_line_that_takes_no_frames_holds_up_no_end(start_daemon: StartDaemon, 
 
 def test_many_hosts_into_one_and_back(terminal: StartTerminal) -> None:
     with SimulatedFleet(3, mix="trn1.2xlarge=2,inf2.xlarge", interval_seconds=0.2, processes=3) as fleet:
-        top = terminal("--hostfile", fleet.hostfile)
+        top = terminal("--hostfile", fleet.hostfile, "--page", "topology")
         top.shows("3 hosts, 3 live")
         top.shows("─ Hosts, worst first ─")
         top.press("?", "PgUp PgDn Home End: move; Enter: host, open group")
-        top.press(ENTER, "NeuronCore v2 Utilization")
+        top.press(ENTER, "coloured by utilization")
         top.press("q", "3 hosts, 3 live")
         fleet.stop("host-002")
         top.shows("2 live, 1 lost")

@@ -23,7 +23,7 @@ from textual.events import Key
 from neurontools.tui.dashboard_widget import sgr, spans, update
 from neurontools.tui.terminal import TerminalOutput, TypedAhead
 from neurontools.tui.textual_private import TerminalInput
-from neurontools.views.drawing.lines import Line, fit, plain_text
+from neurontools.views.drawing.lines import THEMES, Line, fit, plain_text
 from tests.harness.terminal_screen import TerminalScreen
 from tests.harness.waiting import HANG_SECONDS
 
@@ -71,6 +71,8 @@ def test_monochrome_has_no_colours() -> None:
     for name in ("text", "busy", "title", "bad", "text+selected", "track"):
         for code in sgr("mono", name, ColorSystem.TRUECOLOR).removeprefix("\x1b[").removesuffix("m").split(";"):
             assert int(code) < 30
+    reverse = {name for name, style in THEMES["mono"].styles.items() if style.reverse}
+    assert {"title", "title_bad", "column", "column_sorted", "mine"} <= reverse
 
 
 @dataclass
@@ -99,6 +101,7 @@ def pair() -> Iterator[Pair]:
 def test_what_a_terminal_does_not_take_at_once_is_left_for_the_thread_and_nothing_is_lost(pair: Pair) -> None:
     output = TerminalOutput(pair.program, lambda: None)
     output.open()
+    assert not fcntl.fcntl(pair.program, fcntl.F_GETFL) & os.O_NONBLOCK, "the shell keeps a terminal that waits"
     text = "x" + "é…" * 5000  # however much is taken, some cut is within a character
     expected = ""
     rest = ""
@@ -118,13 +121,6 @@ def test_what_a_terminal_does_not_take_at_once_is_left_for_the_thread_and_nothin
     assert os.read(pair.other, 100) == b"again"
     output.close()
     assert output.write_at_once("closed") == "closed"
-
-
-def test_the_shell_keeps_a_terminal_that_waits(pair: Pair) -> None:
-    output = TerminalOutput(pair.program, lambda: None)
-    output.open()
-    assert not fcntl.fcntl(pair.program, fcntl.F_GETFL) & os.O_NONBLOCK
-    output.close()
 
 
 def test_a_terminal_that_can_not_be_opened_anew_is_written_by_the_thread() -> None:
@@ -156,8 +152,8 @@ async def test_keys_come_one_by_one_and_a_lonely_escape_is_a_key(pair: Pair) -> 
     taken.begin()
     os.write(pair.other, b"a\x1b[B\xc3")
     assert [await keys.get() for _ in range(2)] == ["a", "down"]
-    os.write(pair.other, b"\xa9\x1b")
-    assert [await keys.get() for _ in range(2)] == ["é", "escape"]
+    os.write(pair.other, b"\xa9\xff\x1b")
+    assert [await keys.get() for _ in range(3)] == ["é", "replacement_character", "escape"]
     taken.end()
     os.write(pair.other, b"x")
     await asyncio.sleep(0)

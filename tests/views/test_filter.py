@@ -58,7 +58,7 @@ def test_the_processes_are_as_the_tests_take_them() -> None:
         ("", [0, 1, 2, 3]),
         ("mlp", [0, 2]),
         ("mlp ann", [2]),
-        ("mlp and user=ann", [2]),
+        ("user=ann and mlp", [2]),
         ("mlp or bert", [0, 1, 2]),
         ("mlp OR bert user=ann", [0, 1, 2]),
         ("(mlp or bert) user=ann", [1, 2]),

@@ -39,18 +39,9 @@ HOSTS = [
 ]
 
 
-def context(states: list[HostState], glyphs: Glyphs = UNICODE, cursor: int = 0, filter_text: str = "") -> FleetContext:
-    return FleetContext(
-        list_rows(states, worst_first),
-        tuple(states),
-        fleet_jobs(states),
-        100.0,
-        1.7e9,
-        1.0,
-        cursor=cursor,
-        glyphs=glyphs,
-        filter_text=filter_text,
-    )
+def context(states: list[HostState], glyphs: Glyphs = UNICODE, cursor: int = 0) -> FleetContext:
+    rows, jobs = list_rows(states, worst_first), fleet_jobs(states)
+    return FleetContext(rows, tuple(states), jobs, 100.0, 1.7e9, 1.0, cursor=cursor, glyphs=glyphs)
 
 
 def rows_of(states: list[HostState], width: int = 140, height: int = 40) -> list[str]:
@@ -76,8 +67,9 @@ def test_the_worst_is_above_and_the_lost_are_grey_with_their_age() -> None:
     rows = [plain_text(line) for line in page.lines]
     first = next(number for number, row in enumerate(rows) if "WORST" in row) + 1
     assert [row.split()[1] for row in rows[first : first + 3]] == ["sick", "gone", "never"]
-    gone = page.lines[first + 1]
-    assert {style for _, style in gone} == {"dim"}
+    for cursor, wanted in ((0, "dim"), (1, "dim+selected")):
+        gone = fleet_page(context(HOSTS, cursor=cursor), 140, 30).lines[first + 1]
+        assert {style for _, style in gone} == {wanted}
     assert "60s" in rows[first + 1] or "1m" in rows[first + 1]
     assert "lost: ssh: conn" in rows[first + 2]
     assert rows[first + 2].split()[2:10] == ["-"] * 8, "what is not known is no zero"

@@ -6,8 +6,6 @@ import pytest
 
 from neurontools.views.drawing.lines import LOADS, SELECTED, THEMES
 
-COLOURED = [name for name in THEMES if name != "mono"]
-
 
 def luminance(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -20,7 +18,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("theme", COLOURED)
+@pytest.mark.parametrize("theme", [name for name in THEMES if name != "mono"])
 def test_what_a_colour_says_can_be_read_and_told_apart(theme: str) -> None:
     for style in (*LOADS, "held", "bad", "warn", "dim"):
         plain, selected = THEMES[theme].style(style), THEMES[theme].style(style + SELECTED)

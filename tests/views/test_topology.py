@@ -111,6 +111,7 @@ def test_a_ring_of_nodes_with_this_one_marked() -> None:
     )
     assert below[3:] == ["Legend:", "        *––► = Wrap-around link\n"]
     assert "512 NeuronCores" in topology_picture(node_host("trn2u.48xlarge", 1), 1)
+    assert "UltraServer" not in topology_picture(snapshot_of("trn2u.48xlarge")), "a host in none"
 
 
 def test_a_switch_joins_more_nodes_than_a_row_has_room_for() -> None:
@@ -120,10 +121,6 @@ def test_a_switch_joins_more_nodes_than_a_row_has_room_for() -> None:
     assert text.count(" here ]") == 1
     assert max(map(len, text.splitlines())) < 120
     assert "All nodes together: 144 devices, 576 NeuronCores (inferred)." in text
-
-
-def test_a_host_in_no_ultraserver_has_no_such_lines() -> None:
-    assert "UltraServer" not in topology_picture(snapshot_of("trn2u.48xlarge"))
 
 
 @pytest.mark.parametrize("index", [None, 0])

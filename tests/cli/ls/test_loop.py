@@ -29,7 +29,7 @@ def test_a_row_for_each_device_each_time(neuron_ls: RunCommand, daemon: RunningD
     whose, titles, units, *rows = done.stdout.splitlines()
     assert whose == "# i-simulated (trn1.32xlarge) [simulated]"
     assert titles.split() == "# time nd cores util flops mem mem power ecc health pids".split()
-    assert units.split()[:4] == ["#", "h:m:s", "index", "held"]
+    assert units.split() == "# h:m:s index held % TFLOPS GB % % unc/corr".split()
     assert [row.split()[1:3] for row in rows] == [["0", "1/2"], ["1", "0/2"]] * 3
     assert [row.split()[-1] for row in rows] == [str(os.getpid()), "-"] * 3
 

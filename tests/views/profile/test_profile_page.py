@@ -160,7 +160,15 @@ def test_markup_escapes_what_is_no_markup() -> None:
 
 
 def test_the_page_has_every_section_and_its_figures() -> None:
-    found = texts_of(profile_web_page(build_report(trained(300, 2, slow_rank=1))))
+    page = profile_web_page(build_report(trained(300, 2, slow_rank=1)))
+    for picture in html_tree(page).all("svg"):
+        *_, width, _ = map(float, (picture.attributes["viewbox"] or "").split())
+        for bar in picture.all("rect"):
+            left = float(bar.attributes.get("x") or 0)
+            assert 0 <= left <= left + float(bar.attributes["width"] or 0) <= width + 0.01
+        for area in picture.all("path"):
+            assert all(float(x) <= width for x in re.findall(r"[MHL]([\d.]+)", area.attributes["d"] or ""))
+    found = texts_of(page)
     titles = ("Ranks", "Operators by module and line", "Memory", "Collectives", "Graphs, and why each was compiled")
     assert set(titles) <= set(found)
     assert "The latest steps, steps 298 to 300, on one clock" in found
