@@ -89,7 +89,7 @@ HARDWARE_ERRORS = (SRAM_ERROR, NEURONCORE_ERROR, HBM_ERROR, DMA_ERROR)
 """Error names that node agents know. AWS publishes no others."""
 
 TERMINATE_INSTANCE = "TERMINATE_INSTANCE"
-"""The only action that AWS publishes."""
+"""The only action for a hardware error that AWS publishes."""
 
 _MARK = "NEURON_HW_ERR"
 _FIELD = re.compile(r"(?<![\w-])([\w-]+)=(\S*)")

@@ -27,7 +27,7 @@ class MissingRank:
 
 @dataclass(frozen=True, slots=True)
 class SlowFleetRank:
-    """The straggler: the rank that the others wait for. `neurontools.model.jobs` explains how it is found."""
+    """The straggler: the rank that the others wait for. `neurontools.model.jobs` explains how a straggler is found."""
 
     rank: int | None
     host_name: str

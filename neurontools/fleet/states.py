@@ -39,7 +39,7 @@ class HostState:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Steps per second of the largest job that reports them."""
+        """Steps per second of the largest job with a known rate, else those that the feed has for the host."""
         found = None if self.summary is None else self.summary.steps_per_second
         return self.reported_steps_per_second if found is None else found
 

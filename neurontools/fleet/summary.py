@@ -142,7 +142,7 @@ class HostSummary:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Steps per second of the largest job that reports them."""
+        """Steps per second of the largest job with a known rate."""
         return next((job.steps_per_second for job in self.jobs if job.steps_per_second is not None), None)
 
 
@@ -261,7 +261,7 @@ class _Lengths:
 
 
 _LENGTHS = (_Lengths(48, 72, 32, 24, 2, 4, 8), _Lengths(24, 36, 16, 12, 1, 1, 4), _Lengths(24, 28, 16, 12, 1, 0, 0))
-"""Limits to try, from large to small. The last ones fit any host, and keep only the number of users."""
+"""Limits to try, from large to small. The last limits fit any host, and keep only the number of users."""
 _LONGEST_USER = 32  # limit of useradd(8) for names; the same on all hosts, because views group hosts by user
 
 

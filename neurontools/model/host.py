@@ -141,8 +141,8 @@ class Instance:
     ultraserver_id: str | None = None
     inferred_fields: tuple[str, ...] = ()  # names of fields with an inferred value
     expected_device_indices: tuple[int, ...] = ()
-    """Devices that should exist: all devices of the instance, or those assigned to the container. An expected device
-    that is not in the snapshot is missing. Empty if unknown.
+    """Devices that should exist: all devices of the instance, or the devices assigned to the container. An expected
+    device that is not in the snapshot is missing. Empty if unknown.
     """
     foreign_device_count: int = 0  # number of devices that the driver shows but this container may not use
     fileless_device_indices: tuple[int, ...] = ()  # indices of expected devices that have no device file

@@ -45,7 +45,7 @@ class Snapshot:
     daemon_pid: int = 0
     cores_counted_since_seconds: float | None = None
     """CLOCK_MONOTONIC when the counters of the cores started, which for simulated devices is the start of the daemon.
-    None means that they started when the driver was loaded.
+    None means that the counters started when the driver was loaded.
     """
     health: Health | None = None  # None if the daemon did not check health, so that it is unknown
     ended: tuple[EndedProcess, ...] = ()  # processes that ended in the last minute, oldest first
@@ -107,7 +107,7 @@ class LogicalNeuronCore:
 
     @property
     def is_free(self) -> bool | None:
-        """Whether the core has no owner. None if a process may hold it, or if memory of an unknown process is on it."""
+        """Whether the core has no owner; None if a process may hold the core or an unknown process has memory on it."""
         if self.owner_pids:
             return False
         return None if self.candidate_pids or any(core.is_allocated for core in self.cores) else True
@@ -166,7 +166,7 @@ def counters_continue(before: Process, now: Process) -> bool:
 def counted_since_unix_seconds(process: Process, snapshot: Snapshot) -> float | None:
     """Returns the Unix time when the counters of a process started; None if unknown.
 
-    Returns the time when the process attached if it does not report the start of its counters.
+    If the process does not report the start of its counters, returns the time when the process attached.
     """
     since_seconds = process.counted_since_seconds
     if since_seconds is None:

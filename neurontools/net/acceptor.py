@@ -22,10 +22,10 @@ _NO_FILES = (errno.EMFILE, errno.ENFILE)
 _log_rate_limited = RateLimitedLogger(logging.getLogger(__name__), logging.WARNING)
 
 ConnectionHandler = Callable[[socket.socket, Any], None]
-"""Gets each accepted connection, non-blocking, and its address. The handler owns the connection."""
+"""Handler that gets each accepted connection, non-blocking, and its address. The handler owns the connection."""
 
 RefusalHandler = Callable[[socket.socket, str], None]
-"""May send a client the reason for a refused connection. The handler must not close the connection."""
+"""Handler that may send a client the reason for a refused connection. It must not close the connection."""
 
 
 class Acceptor:

@@ -176,9 +176,7 @@ def _ratio(thousandths: int | None) -> float | None:
 
 
 def _findings(samples: list[PrometheusSample], taken_at: float) -> tuple[SummaryFinding, ...]:
-    """Converts samples to findings. Critical findings come first; findings of equal rank are sorted by age, oldest
-    first.
-    """
+    """Converts samples to findings: the critical findings, then all others, each sorted by age, oldest first."""
     found: list[SummaryFinding] = []
     for sample in sorted(samples, key=lambda each: (each.labels.get("severity") != "critical", -each.value)):
         labels = sample.labels

@@ -114,7 +114,7 @@ SAMPLE_OF = "of"
 
 SLOW_RANK, JOB_COUNT = "slow_rank", "jobs"
 JOB_STATES = tuple(JobState)
-"""The number of a job state is its index in this tuple. If states of a job's hosts differ, the lowest one counts."""
+"""The number of a job state is its index in this tuple. If a job's hosts differ, the lowest number counts."""
 
 _RUN, _ALONE = "run_id", "instance, job_name"
 _OF_RUNS, _OF_ALONE = 'run_id!=""', 'run_id=""'
