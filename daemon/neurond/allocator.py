@@ -200,7 +200,7 @@ class InvalidReport(Refusal):
 
 @dataclass(slots=True)
 class CoreCounters:
-    """The total counts of a physical core from all of its leases that have ended."""
+    """Busy time, FLOPs and executions of a physical core, summed over its ended leases."""
 
     busy_seconds_total: float = 0.0
     flop_total: int = 0

@@ -201,7 +201,7 @@ class DeviceFacts:
 class UltraServer:
     """One kind of UltraServer. Hosts of an instance type can belong to UltraServers of this kind."""
 
-    kind: str  # name of this kind in the driver: pod, pds or max
+    kind: str  # the driver's name for this kind of UltraServer
     name: str
     node_count: int
     device_count: int  # of all nodes together
@@ -217,7 +217,8 @@ class InstanceType:
     """One instance type. Prices are for Linux, in US dollars per hour; some types have no published price.
 
     `physical_core_map[device]` lists the physical core at each logical position of the device, for LNC 1. At LNC n, a
-    logical core takes n consecutive positions. On nodes 1 and 3 of a Trn2 UltraServer, XOR the position with 6 first.
+    logical core takes n consecutive positions. On nodes 1 and 3 of a Trn2 UltraServer, the index into the list is the
+    logical position XOR 6.
 
     `device_index_by_routing_id` is a table of the driver. It is empty for Inferentia, whose driver has no such table
     and numbers devices in probe order.

@@ -56,8 +56,8 @@ class MessageDecompressor:
     def decompress(self, pieces: Sequence[bytes]) -> bytes:
         """Returns the next message from its compressed pieces.
 
-        Raises ValueError if the pieces are malformed, if their number differs from that of the first message, or if the
-        message has more than `limit_bytes`.
+        Raises ValueError if the pieces are malformed, if the message has more or fewer pieces than the first message
+        had, or if the message has more than `limit_bytes`.
         """
         if not self._streams:
             self._streams = [zlib.decompressobj() for _ in pieces]

@@ -299,7 +299,7 @@ class HostClock:
         self._begun_seconds = 0.0  # timeline time minus the host's CLOCK_MONOTONIC; grows with each reboot of the host
 
     def timeline_seconds(self, snapshot: neuron_pb2.Snapshot) -> float | None:
-        """Returns the seconds of a snapshot in the timeline; None if the snapshot is not newer than the last one."""
+        """Returns a snapshot's time on the timeline, in seconds; None if it is not newer than the last snapshot."""
         at_seconds, at_unix_seconds = snapshot.taken_at_seconds, snapshot.taken_at_unix_seconds
         if self._last is not None:
             last_order, last_unix_seconds, last_pid = self._last

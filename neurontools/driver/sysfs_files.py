@@ -122,7 +122,7 @@ POWER_UTILIZATION = "stats/power/utilization"
 UNHEALTHY_COMPONENTS = "stats/hardware/health_status/unhealthy_components"
 
 
-# Maps a counter to the first driver version that has it, if that is later than the first version of its directory.
+# Maps a counter to the first driver version that has it. Counters as old as their directory are not in the table.
 _MEMORY_SINCE = {
     "driver_memory": (2, 17),
     "collectives": (2, 17),
@@ -145,7 +145,7 @@ def other_info_path(name: str, value: str = "total") -> str:
 
 
 def device_memory_path(category: str, value: str = "total") -> str:
-    """Returns the path of a file about a core's device memory in a category; the file `total` has the current size."""
+    """Returns the path of a file about a core's device memory. The file "total" has the current bytes."""
     return f"stats/memory_usage/device_mem/{category}/{value}"
 
 

@@ -162,7 +162,7 @@ class ExportedTree:
 
 
 DEVICE_MAJOR = 240  # Linux reserves the major numbers 240 to 254 for local use
-# Host memory that an idle driver uses for a core: rings, and on core 0 also the datastores of processes.
+# Host memory that the driver uses for each core of an idle device: DMA rings, and on core 0 tables for processes too.
 _CORE_HOST_BYTES = 266_240
 _FIRST_CORE_HOST_BYTES = 4_530_176
 

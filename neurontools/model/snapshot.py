@@ -201,7 +201,7 @@ class InjectedFault:
     for_seconds: float | None = None
     probability: float = 1.0
     amount: float | None = None  # strength of the fault, in the unit of its kind; None: the kind has none
-    part: str | None = None  # affected part of the device, by the driver's name
+    part: str | None = None  # affected part of the device, named as the driver names it
     injected_by_uid: int | None = None  # UID of the requester, from the socket's peer credentials; None: unknown
     injected_by_pid: int | None = None  # PID of the requester, from the socket's peer credentials
 

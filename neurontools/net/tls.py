@@ -63,7 +63,7 @@ def load_authorities(context: ssl.SSLContext, setting: str, file: str) -> None:
 
 
 def identities(*files: str | None) -> tuple[object, ...]:
-    """Returns a value that changes when one of the files changes. The value contains None for a missing file."""
+    """Returns a value that is different after one of the PEM files has changed; a missing file stands as None in it."""
     return tuple(_identity(file) for file in files if file is not None)
 
 

@@ -116,7 +116,7 @@ def _cover(target: Path, added: Path, devices: Mapping[str, int] | None = None) 
 
     Entries in `devices` become character devices, or plain files if this user may not create devices.
     """
-    # Open descriptors keep the tree reachable, even if it is below the covered directory.
+    # The mount hides what is in `target`; open descriptors keep its entries reachable.
     directories = [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in (target, added) if path.is_dir()]
     entries = {
         name: Path(f"/proc/self/fd/{descriptor}", name)

@@ -54,7 +54,7 @@ class NeuronTop(App[None]):
         self.terminal_driver: TerminalDriver | None = None  # set by TerminalDriver; None with Textual's own driver
         self.dashboard = dashboard
         self.typed_ahead = typed_ahead or TypedAhead()
-        self._has_next = typed_ahead is not None  # whether leaving opens the page of many hosts
+        self._has_next = typed_ahead is not None  # whether the page of many hosts opens after this app ends
         self.dashboard_widget = DashboardWidget(dashboard, theme_name, self.typed_ahead)
         self._settings_file = settings_file
         self.endings: ExitSignals | None = None

@@ -185,7 +185,7 @@ def first_page_dialog(dashboard: DashboardState) -> OpenDialog:
 
 
 def idle_threshold_dialog(dashboard: DashboardState) -> OpenDialog:
-    """Returns the dialog for the utilization below which a core that a process holds counts as idle."""
+    """Returns the dialog for the idle threshold: a held core with a lower utilization counts as idle."""
     settings, texts = dashboard.settings, [f"below {percent:g} %" for percent in _IDLE_PERCENT]
     choose = partial(setattr, settings, "idle_below_percent")
     return _value_dialog("A held core is idle", _IDLE_PERCENT, settings.idle_below_percent, texts, choose)

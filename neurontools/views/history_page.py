@@ -177,7 +177,7 @@ def heatmap_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def shown_cores(context: RenderContext) -> list[LogicalNeuronCore]:
-    """Returns the cores that the current tab's process holds, or all cores, in the order of the lines."""
+    """Returns the cores of the page: all cores, or on a process's tab the cores that this process holds."""
     return [core for core in context.figures.cores if context.pid is None or context.pid in core.owner_pids]
 
 

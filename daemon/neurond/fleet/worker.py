@@ -40,7 +40,7 @@ async def _serve(all_settings: list[Settings]) -> int:
     ready: list[asyncio.Future[None]] = []
 
     async def serve(settings: Settings, is_ready: asyncio.Future[None]) -> None:
-        """Serves one host. At most _STARTED_TOGETHER hosts start at the same time."""
+        """Runs the daemon of one simulated host. At most _STARTED_TOGETHER daemons start at the same time."""
 
         def served() -> None:
             if not is_ready.done():

@@ -25,7 +25,7 @@ class Departure:
 
 
 class ProcessAccounts:
-    """Makes the accounts of one host's processes. `is_alive` returns whether a process still runs.
+    """Creates an account of each process that ends: owner, cores, times and counts. `is_alive` tests if a process runs.
 
     Call `observe` with every snapshot in order, and with the processes that disconnected since the previous one. Call
     `end` with the exit status of each attached process. A process is reported as ended once its last snapshot and its

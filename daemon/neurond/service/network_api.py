@@ -220,7 +220,7 @@ class TlsConnectionProxy:
                 task.cancel()
 
         place = self._handshakes.acquire(client_key(address[0]), make_room)
-        if place is None:  # can't happen: every connection in a handshake can be evicted
+        if place is None:  # not expected: an older handshake can always be evicted
             connection.close()
             return
         task = asyncio.get_running_loop().create_task(self._handshake_and_admit(connection, str(place.peer)))

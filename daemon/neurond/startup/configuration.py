@@ -229,7 +229,7 @@ class DaemonConfiguration(_Table):
     actions: ActionsTable = ActionsTable()
 
 
-_ROOTS = {"root": SYSFS_ROOT, "proc_root": PROC_ROOT, "dev_root": DEV_ROOT}  # environment variable for keys of [sysfs]
+_ROOTS = {"root": SYSFS_ROOT, "proc_root": PROC_ROOT, "dev_root": DEV_ROOT}  # [sysfs] key -> environment variable
 STATE_DIRECTORY = "STATE_DIRECTORY"  # systemd sets this variable for StateDirectory= (systemd.exec(5))
 _MOST_BYTES = 2**20
 LOG_LEVELS: tuple[str, ...] = get_args(_LogLevel)

@@ -83,12 +83,12 @@ def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
 
 
 def fault_by_wall_clock(fault: InjectedFault, moved_seconds: float) -> InjectedFault:
-    """Converts the times of an injected fault to the host's clock."""
+    """Returns a copy with the times of an injected fault in the host's clock."""
     return _moved(fault, moved_seconds, "injected_at_unix_seconds", "began_at_unix_seconds", "ended_at_unix_seconds")
 
 
 def ended_by_wall_clock(ended: EndedProcess, moved_seconds: float) -> EndedProcess:
-    """Converts the times of an ended process to the host's clock. Does not change the log of ended processes."""
+    """Returns a copy with the times of an ended process in the host's clock. The log keeps the original times."""
     return _moved(ended, moved_seconds, "began_at_unix_seconds", "ended_at_unix_seconds") if moved_seconds else ended
 
 

@@ -107,7 +107,7 @@ class HealthThresholds:
     memory_used_ratio: float | None = 0.95  # limit of the used share of an HBM stack's memory
     ecc_corrected_events: int | None = 10  # limit of corrected ECC events in the window
     numerical_errors: int | None = 1  # limit of numerical errors in the window
-    hardware_errors: int | None = 1  # limit of hardware errors of executions in the window
+    hardware_errors: int | None = 1  # a process with this many hardware errors in the window has a finding
     latency_growth_ratio: float | None = 1.5  # limit of the ratio between the median latencies in and before the window
     latency_executions: int = 20  # executions that are needed in the window, and before it, to compare latencies
     silent_seconds: float | None = 30.0  # a process is silent after this time without a report

@@ -367,7 +367,7 @@ def _show_progress(
     directory: Path | None,
     poll: Callable[[], None],
 ) -> None:
-    """Runs the script. Shows the script's output, and below it a progress line, on the terminal of standard error."""
+    """Runs the script and passes on its output. If standard error is a terminal, shows a progress line below it."""
     terminal, progress = ProgressTerminal(_STDERR), ProgressLine()
     began = monotonic()
     next_seconds = 0.0

@@ -31,7 +31,7 @@ from neurontools.views.drawing.figures import DeviceFilter
 from neurontools.views.host_difference import ProcessTest, RecordingSide, host_difference_json, host_difference_text
 from neurontools.views.process_filter import InvalidQuantity, parse_filter, parse_quantity
 
-MOST_MOMENTS = 600  # most snapshots averaged for one side of a comparison; a longer span is sampled evenly
+MOST_MOMENTS = 600  # limit of snapshots averaged for one side of a comparison; longer spans are sampled evenly
 _CLOCKS = ("%H:%M:%S", "%H:%M")
 _DAY_SECONDS = 86400.0
 _MOST_DAYS = 400

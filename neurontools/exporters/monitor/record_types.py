@@ -38,7 +38,8 @@ has the neuroncore_utilization of each physical core, under names such as "nc_v3
 class NeuronCoreCounters(TypedDict):
     """The metric group neuroncore_counters. Its keys are global logical core indices.
 
-    The configuration neuroncores_in_use selects all cores of the devices of a process, or only the cores that it holds.
+    With the setting neuroncores_in_use = held, the group has only the cores that the process holds. With the default,
+    devices, it has all cores of the process's devices.
     """
 
     period: float

@@ -127,7 +127,7 @@ class TraceReplayer:
             trace.release_slots()
 
     def _make_temporary(self, trace: Trace, number: int) -> Buffer:
-        """Creates the buffer of a temporary result when a replay ends; during the replay, there was none."""
+        """Creates the buffer of a temporary result when a replay ends early. A whole replay needs no such buffers."""
         buffer = Buffer()
         buffer.slot, buffer.address = trace.slots[number], trace.addresses[number]
         buffer.layout, buffer.core = trace.layouts[number], trace.core

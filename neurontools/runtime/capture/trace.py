@@ -1,4 +1,4 @@
-"""Traces of training steps: one generated function for each call, which recognizes the call when it recurs.
+"""Traces of training steps. Each recorded operator call has a generated function that recognizes the same call later.
 
 A function compares tensor layouts with torch's own guard, storages by address, and all other arguments by value. A
 matching call is neither parsed nor recorded. The source of a function depends only on the kinds of the arguments, so
@@ -99,7 +99,7 @@ def observe_call(
 
 
 class _Reader:
-    """Generates the source of the comparisons for the arguments of one call."""
+    """Generates the source code that compares the arguments of a call with the arguments of the recorded call."""
 
     def __init__(self, call: ObservedCall, indices: Any, buffer_count: int) -> None:
         self.call = call

@@ -83,8 +83,8 @@ class TensorLayout:
 class LayoutTable:
     """All layouts in use.
 
-    `narrowed` maps an element type to its narrower type in HBM. `find_narrowed_types` returns this map when the
-    first layout is created, because scripts set XLA_USE_BF16 after their imports.
+    `narrowed` maps an element type to its narrower type in HBM. The first new layout calls `find_narrowed_types`
+    for this map, because scripts set XLA_USE_BF16 after their imports.
     """
 
     def __init__(self) -> None:

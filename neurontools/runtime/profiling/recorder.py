@@ -69,7 +69,7 @@ class ProfileTotals:
             self.recorded[table] = self.recorded.get(table, 0) + len(columns[0])
 
     def tables(self, graphs: Sequence[GraphDefinition]) -> dict[str, list[array[int]]]:
-        """Returns the totals by graph, operator and span name as columns, in the order of their rows' fields."""
+        """Returns three tables of totals: by graph, by operator and by span name. A table is a list of columns."""
         operators: list[tuple[int, ...]] = []
         for number, (total, longest) in sorted(self._operators.items()):
             first = graphs[number].first_operator

@@ -219,7 +219,7 @@ class RingConsumer(Protocol):
     """Receives event batches from the ring. Its methods must not raise."""
 
     def take(self, batch: EventBatch) -> None:
-        """Receives the next batch. Runs in the thread that drains the ring."""
+        """Called with each new event batch, in the thread that drains the ring."""
 
 
 class GraphEntry:

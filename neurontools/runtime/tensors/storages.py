@@ -49,7 +49,7 @@ def _map_pages(size: int, protection: int) -> int | None:
 
 
 class SlotRange:
-    """Adjacent slots, each for the DLPack structure of a storage with a known layout and address."""
+    """Adjacent slots of memory. Each slot holds the DLPack structure of one storage: its layout and its address."""
 
     __slots__ = ("addresses", "end", "live_count", "pointers", "slots", "span_bytes", "start")
 

@@ -81,7 +81,7 @@ class Figures:
 
     @cached_property
     def cores(self) -> tuple[LogicalNeuronCore, ...]:
-        """All logical cores under the host's default LNC."""
+        """The logical cores that the host has with its default LNC."""
         # At least 1, because a recording may contain an invalid LNC of 0.
         return logical_cores(self.snapshot, max(1, self.snapshot.instance.logical_neuroncore_config))
 

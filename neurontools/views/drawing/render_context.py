@@ -180,7 +180,7 @@ def shown_events(context: RenderContext, pid: int | None) -> tuple[HostEvent, ..
 
 @dataclass(frozen=True, slots=True)
 class SearchEntry:
-    """A searchable row of a list. A search finds rows whose text contains the search, or with a matching process."""
+    """A searchable row of a list. A search finds the row if its text or one of its processes matches."""
 
     key: str  # identifies the row; unique in the list and stable between snapshots
     text: str = ""

@@ -84,7 +84,7 @@ class _Batches:
 
 
 class _BatchesInStep:
-    """The batches of one pass over the loader. Each is fetched in the script's thread when the script needs it."""
+    """The batches of one pass over the loader, fetched without a thread: each when the script asks for it."""
 
     def __init__(self, iterator: Iterator[Any], device: Any, batch_dim: int) -> None:
         self._iterator = iterator
