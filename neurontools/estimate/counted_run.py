@@ -54,8 +54,8 @@ class CountedRun:
                 "no training step was seen, so there is nothing to estimate; run a few steps of the script"
             )
         most = max(trained, key=lambda rank: _number(rank, "flop_total"))
-        usual = most.get("usual_steps")
-        counted = usual if isinstance(usual, dict) and _number(usual, "steps_total") else most
+        steady = most.get("steady_state")
+        counted = steady if isinstance(steady, dict) and _number(steady, "steps_total") else most
         flops = counted.get("flops_by_dtype")
         if not isinstance(flops, dict) or not any(flops.values()):
             raise EstimateError(

@@ -71,7 +71,7 @@ def _per_second(workers: list[dict[str, Any]], total: str, steps_per_second: flo
     """Returns the growth per second of the counter `total` of all workers in steady-state training; None if unknown."""
     a_step = []
     for worker in workers:
-        counted = worker.get("usual_steps") or worker
+        counted = worker.get("steady_state") or worker
         if counted.get(total) is not None and counted.get("steps_total"):
             a_step.append(counted[total] / counted["steps_total"])
     return sum(a_step) * steps_per_second if a_step and steps_per_second else None

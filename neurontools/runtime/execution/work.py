@@ -50,7 +50,7 @@ class _Interval(NamedTuple):
 
 
 class SteadyState:
-    """Counts executions between optimizer steps, and separates usual steps from evaluations.
+    """Counts executions between optimizer steps, and separates steady-state steps from evaluations.
 
     Equal intervals share one counter, so thousands of steps need little memory. An execution only appends to a list;
     the counting happens at optimizer steps.
@@ -91,7 +91,7 @@ class SteadyState:
         self._kinds[kind] += 1
 
     def total(self) -> tuple[int, DeviceCounts, int, ExecutionWork] | None:
-        """Returns the number of usual steps, and their counts, executions and work. None before the second step.
+        """Returns the number of steady-state steps, and their counts, executions and work. None before the second step.
 
         Leaves out an interval if its executions per step exceed the median by over half and its FLOPs per step exceed
         the median by over 2%. More FLOPs alone may come from variable shapes; more executions alone may come from

@@ -55,7 +55,7 @@ def build_summary() -> dict[str, Any]:
         "wall_seconds": time.perf_counter() - _started,
         "steps_total": steps.steps_total,
         "samples_total": steps.samples_total if steps.batches_total else None,
-        "usual_steps": _usual_steps(),
+        "steady_state": _steady_state_totals(),
         "steps_per_second": rate,
         "step_p50_seconds": steps.times.quantile(0.5),
         "step_p99_seconds": steps.times.quantile(0.99),
@@ -105,7 +105,7 @@ def build_summary() -> dict[str, Any]:
     }
 
 
-def _usual_steps() -> dict[str, Any] | None:
+def _steady_state_totals() -> dict[str, Any] | None:
     """Returns the totals of all steady-state steps under the summary's keys, or None if there are no such steps."""
     total = steady_state.total()
     if total is None:
