@@ -166,6 +166,8 @@ class Http2Connection:
         except BlockingIOError:
             if len(self._unsent) > _MOST_UNSENT_BYTES:
                 raise ProtocolError("the server takes nothing of what it asks for") from None
+        except ConnectionError:
+            self._drop_unsent()
 
     def _has_frame(self) -> bool:
         """Whether `receive` can handle the next frame without waiting: it is complete, or longer than allowed."""
@@ -175,10 +177,20 @@ class Http2Connection:
         return length > _DEFAULT_FRAME_BYTES or len(self._received) >= _FRAME_HEADER_BYTES + length
 
     def flush(self) -> None:
-        """Sends queued data, such as acknowledgements. `receive` calls this before it waits."""
+        """Sends queued data, such as acknowledgements. `receive` calls this before it waits.
+
+        If the server has closed the connection, drops the data. `receive` still returns the last frames of the server.
+        """
         if self._unsent:
-            self._ready_socket().sendall(self._unsent)
-            self._unsent.clear()
+            try:
+                self._ready_socket().sendall(self._unsent)
+                self._unsent.clear()
+            except ConnectionError:
+                self._drop_unsent()
+
+    def _drop_unsent(self) -> None:
+        self._unsent.clear()
+        self._is_going_away = True
 
     def shut_down(self) -> None:
         """Ends the connection from any thread. A thread that waits in it gets ConnectionEnded."""

@@ -17,6 +17,7 @@ from neurontools.rpc import call as calls
 from neurontools.rpc import http2
 from neurontools.rpc.call import (
     CallError,
+    PolledStream,
     RpcError,
     Status,
     StreamConnection,
@@ -57,9 +58,8 @@ from tests.harness.raw_server import (
     setting,
     trailers_only,
 )
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import HANG_SECONDS as TIMEOUT_SECONDS
 
-TIMEOUT_SECONDS = HANG_SECONDS  # no test waits for it
 FINE = START + BODY + END
 PRIORITIZED = b"\x02" + bytes(5) + HEADER_BLOCK + bytes(2)
 
@@ -203,11 +203,23 @@ def test_the_deadline_is_that_of_the_call_and_not_of_a_read(server: RawServer) -
         ended.set()
 
 
-def test_a_server_that_closes_at_once_is_unavailable(server: RawServer) -> None:
-    server.behave = lambda connection: connection.close()
-    with pytest.raises(RpcError) as caught:
-        call(server, bytes(1_000_000))
-    assert caught.value.code == Status.UNAVAILABLE
+def test_the_reason_of_a_server_that_has_closed_is_read(server: RawServer) -> None:
+    closed = threading.Semaphore(0)
+
+    def behave(connection: socket.socket) -> None:
+        connection.sendall(trailers_only((b"grpc-status", b"14"), (b"grpc-message", b"the daemon is ending")))
+        connection.close()
+        closed.release()
+
+    server.behave = behave
+    unary, streamed = UnaryConnection(server.path, TIMEOUT_SECONDS), StreamConnection(server.path, TIMEOUT_SECONDS)
+    polled = PolledStream(server.path, "/t/m", b"", max_reply_bytes=4)
+    for ask in (lambda: unary.call("/m", bytes(10**6)), lambda: list(streamed.messages("/m", b"")), polled.messages):
+        assert closed.acquire(timeout=TIMEOUT_SECONDS)
+        with pytest.raises(RpcError, match=r"^UNAVAILABLE: the daemon is ending$"):
+            ask()
+    unary.close()
+    polled.close()
 
 
 def test_a_deadline_closes_the_connection(server: RawServer) -> None:
