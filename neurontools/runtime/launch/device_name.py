@@ -5,10 +5,9 @@ The first rule that applies decides:
 1. The name in NEURONTOOLS_DEVICE, if it is set.
 2. The name in a command-line argument, such as `--device=neuron`, `--device neuron` or `trainer.accelerator=neuron`.
    Then the name in a configuration file (JSON, YAML, TOML, INI) among the arguments.
-3. xla if the script (the file that the launcher starts, or `__main__`) imports torch_xla, torch_neuronx or
-   neuronx_distributed.
-4. neuron if the script contains the string `"neuron"`, `"neuron:0"`, …, or uses `torch.neuron`.
-5. xla, because a module that the script imports may import torch_xla."""
+3. neuron if the script (the file that the launcher starts, or `__main__`) contains the string `"neuron"`,
+   `"neuron:0"`, …, or uses `torch.neuron`; but xla if it contains `"xla"`, `"xla:0"`, … too.
+4. xla, because the script, or a module that it imports, may import torch_xla."""
 
 from __future__ import annotations
 
@@ -20,12 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from neurontools.runtime.launch.import_hook import VERSIONS
 from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 
 DEVICE_VARIABLE = "NEURONTOOLS_DEVICE"
 DEVICE_NAMES = ("xla", "neuron")
-_NATIVE = re.compile(r"neuron(:\d+)?")
 _VALUE = re.compile(r"(xla|neuron)(:\d+)?")
 _KEY = re.compile(r"device|accelerator|backend|hardware|platform", re.IGNORECASE)
 _SETTING = re.compile(r"""([\w.-]+)["']?\s*[:=]\s*["']?(xla|neuron)(?::\d+)?["']?\s*(?:[,}\]#;]|$)""")
@@ -103,30 +100,20 @@ def _name_for_script(script: Path) -> DeviceNameChoice:
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return DeviceNameChoice("xla", f"{script.name} can't be read")
-    native = False
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            modules = [node.module or ""]
-        else:
-            native = native or _names_neuron(node)
-            continue
-        package = next((p for p in (module.partition(".")[0] for module in modules) if p in VERSIONS), None)
-        if package is not None:
-            return DeviceNameChoice("xla", f"{script.name} imports {package}")
-    if native:
-        return DeviceNameChoice("neuron", f"{script.name} names neuron")
-    return DeviceNameChoice("xla", f"{script.name} does not name neuron")
+    names = {name for node in ast.walk(tree) if (name := _named_device(node))}
+    if len(names) == 1:
+        return DeviceNameChoice(*names, f"{script.name} names {next(iter(names))}")
+    return DeviceNameChoice("xla", f"{script.name} names {'both' if names else 'no device'}")
 
 
-def _names_neuron(node: ast.AST) -> bool:
+def _named_device(node: ast.AST) -> str | None:
     match node:
         case ast.Constant(str(text)):
-            return _NATIVE.fullmatch(text) is not None
+            named = _VALUE.fullmatch(text)
+            return named and named[1]
         case ast.Attribute(ast.Name("torch"), "neuron"):
-            return True
-    return False
+            return "neuron"
+    return None
 
 
 _UNKNOWN_TO_TORCH = re.compile(

@@ -38,8 +38,8 @@ SCRIPTS = {
     "import torch\nx = torch.ones(2).to('neuron:1')": "neuron",
     "import torch\ntorch.neuron.synchronize()": "neuron",
     "import torch\nprint('neuron is a word here')": "xla",
-    "from torch_xla import core\nx = 'neuron'": "xla",
-    "import torch_neuronx\nx = 'neuron'": "xla",
+    "import torch_neuronx\nx = 'neuron'": "neuron",
+    "import torch_xla\nx = ('xla:0', 'neuron')": "xla",
     "import torch": "xla",
     "this is not Python": "xla",
 }
@@ -135,8 +135,7 @@ def test_a_script_that_gets_the_name_by_its_command_line(
 
 def test_the_error_for_the_other_name_says_the_variable_and_the_reason(run_script: Run) -> None:
     for beginning, where, reason in (
-        ("import argparse", "neuron", "script.py does not name neuron"),
-        ("import torch_xla, argparse", "neuron", "script.py imports torch_xla"),
+        ("import torch_xla, argparse", "neuron", "script.py names no device"),
         ("import argparse", "nothing", None),
     ):
         script = ARGUMENT.replace("import argparse", beginning)
