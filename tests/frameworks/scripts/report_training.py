@@ -36,7 +36,8 @@ def tell():
     known = {"threads": [thread.name for thread in threading.enumerate()]}
     if Path(os.environ["NEURONTOOLS_SOCKET"]).exists():
         with client.connect() as daemon:
-            while known.get("steps_total") != training_log.counters.steps_total:
+            counted = dataclasses.asdict(training_log.counters)
+            while any(known.get(total) != counted[total] for total in ("steps_total", "checkpoints_total")):
                 process = next(each for each in daemon.snapshot().processes if each.pid == os.getpid())
                 known |= dataclasses.asdict(process.training) if process.training else {}
     Path(sys.argv[1], "0").write_text(json.dumps(known))
