@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from measuring import Figure, compile_sources, report
-from neurond.sources.sysfs.device_reader import TreeLayout
+from neurond.sources.sysfs.tree_layout import TreeLayout
 
 from neurontools.driver.devices import list_device_directories
 from neurontools.driver.environment import Roots

@@ -324,7 +324,7 @@ class SnapshotPublisher:
     async def publish_first(self) -> Snapshot:
         await self._refresher.refresh(_FIRST_REFRESH_SECONDS)
         first = self._sampler.sample(warnings=self._refresher.warnings)
-        return self.store.put(self._rules.evaluate(first)).snapshot
+        return self.store.put(self._rules.evaluate(first, unknown=self._sampler.unknown_health)).snapshot
 
     async def close_inputs(self) -> None:
         await self.exporters.close()
@@ -369,7 +369,7 @@ class SnapshotPublisher:
         attributed = self._attributor.attribute(snapshot)
         if whole:
             logged = () if self._kernel_log is None else self._kernel_log.read()
-            evaluated = self._rules.evaluate(attributed, self._sampler.ended, logged)
+            evaluated = self._rules.evaluate(attributed, self._sampler.ended, logged, self._sampler.unknown_health)
         else:
             evaluated = self._rules.carry_over(attributed)
         moved_seconds = self._clock.moved_seconds()

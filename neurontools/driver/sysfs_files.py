@@ -99,9 +99,11 @@ STATUS_COUNTERS: dict[str, tuple[int, int] | None] = {
     "execute_sw_sequencer_fatal": (2, 21),
     "hw_repairable_hbm_ue_error": (2, 23),
 }
-# Directories in stats/other_info of a core.
+# Directories in stats/other_info of a core. FLOP_COUNT and TIME_IN_USE use all 64 bits: 2^63 FLOP take a core a day.
 INFERENCE_COUNT, FLOP_COUNT, TIME_IN_USE = "inference_count", "flop_count", "nc_time_in_use"
-OTHER_INFO = ("model_load_count", "reset_req_count", "reset_fail_count", INFERENCE_COUNT, FLOP_COUNT, TIME_IN_USE)
+RESET_REQUESTS, RESET_FAILURES = "reset_req_count", "reset_fail_count"
+OTHER_INFO = ("model_load_count", RESET_REQUESTS, RESET_FAILURES, INFERENCE_COUNT, FLOP_COUNT, TIME_IN_USE)
+_OTHER_INFO = "stats/other_info"
 
 # Maps files in stats/hardware of a device to fields of EccCounters.
 ECC_COUNTERS = {
@@ -131,9 +133,17 @@ _MEMORY_SINCE = {
     "uncategorized": (2, 17),
     "dma_rings": (2, 18),
 }
-_OTHER_INFO_SINCE = {"reset_fail_count": CURRENT_NAMES_SINCE, FLOP_COUNT: (2, 12), TIME_IN_USE: POWER_AND_TIME}
+_OTHER_INFO_SINCE = {RESET_FAILURES: CURRENT_NAMES_SINCE, FLOP_COUNT: (2, 12), TIME_IN_USE: POWER_AND_TIME}
 _ECC_SINCE = {"mem_ecc_repairable_uncorrected": (2, 23)}
 _ECC_FIRST = (2, 14)
+
+
+def tells_health(path: str) -> bool:
+    """Returns whether the health of a device depends on a file of the device or of its cores.
+
+    `path` is the file's path in the newest known version.
+    """
+    return path.startswith(("stats/hardware/", "stats/status/", f"{_OTHER_INFO}/{RESET_FAILURES}/"))
 
 
 def status_path(name: str, value: str = "total") -> str:
@@ -141,7 +151,7 @@ def status_path(name: str, value: str = "total") -> str:
 
 
 def other_info_path(name: str, value: str = "total") -> str:
-    return f"stats/other_info/{name}/{value}"
+    return f"{_OTHER_INFO}/{name}/{value}"
 
 
 def device_memory_path(category: str, value: str = "total") -> str:
@@ -167,7 +177,7 @@ _EARLIER: dict[str, tuple[str, tuple[int, ...]]] = {
         CURRENT_NAMES_SINCE,
     ),
     status_path("execute_failed_to_queue"): (status_path("infer_failed_to_queue"), CURRENT_NAMES_SINCE),
-    other_info_path("reset_req_count"): (other_info_path("reset_count"), CURRENT_NAMES_SINCE),
+    other_info_path(RESET_REQUESTS): (other_info_path("reset_count"), CURRENT_NAMES_SINCE),
     device_memory_path("uncategorized"): (core_memory_path("device_mem"), MEMORY_CATEGORIES),
     ARCH_TYPE: (FIRST_ARCH_TYPE, CURRENT_NAMES_SINCE),
 }
@@ -267,6 +277,11 @@ def parse_driver_version(text: str | None) -> tuple[int, ...] | None:
 
 MAX_BYTES = 4096
 MAX_UINT64 = 2**64 - 1
+MAX_COUNT = 2**48 - 1
+"""The highest plausible count of events or number of bytes. The sum of all counters of a host then fits into 64 bits.
+
+A higher number is garbage, or it wrapped: a write reset the counter, and later memory was freed.
+"""
 
 # O_NOFOLLOW: a link could lead to a device, and opening a device would make this process its owner.
 # O_NONBLOCK: opening a pipe must not block.

@@ -133,7 +133,7 @@ def combine_group(group: HostGroup) -> HostState:
         return replace(worst, place=place, summary=None)
     kinds = {found.instance_type for found in summaries}
     most_severe = max(summaries, key=lambda found: -1 if found.severity is None else found.severity)
-    is_judged = all(found.is_judged for found in summaries) or bool(most_severe.severity)
+    is_judged = all(found.severity is not None for found in summaries) or bool(most_severe.severity)
     summary = replace(
         most_severe,
         host_name=group.value,

@@ -104,6 +104,8 @@ class HostSummary:
             return Severity.CRITICAL
         if self.warning_count:
             return Severity.WARNING
+        if any(device.severity is None for device in self.devices):
+            return None
         return Severity.NOTICE if self.notice_count else Severity.OK
 
     @property

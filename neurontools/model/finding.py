@@ -7,6 +7,10 @@ from enum import IntEnum, StrEnum
 
 from neurontools.model.representation import repr_of_fields
 
+TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 class Severity(IntEnum):
     """Severity of a finding. The numbers are the values of the metric neurontools_device_health."""
@@ -81,7 +85,23 @@ class Health:
     """All findings on a host, and the devices that the daemon checked."""
 
     device_indices: tuple[int, ...] = ()  # indices of the checked devices, including missing devices
-    unknown_device_indices: tuple[int, ...] = ()  # indices of checked devices whose health the driver does not report
+    unknown_device_indices: tuple[int, ...] = ()  # indices of checked devices whose health is unknown
     findings: tuple[Finding, ...] = ()  # highest severity first
+    unknown_reasons: tuple[str, ...] = ()  # why it is unknown, for each of unknown_device_indices; () from old daemons
 
     __repr__ = repr_of_fields("device_indices", "unknown_device_indices", "findings")
+
+    @property
+    def unknown_devices(self) -> dict[int, str]:
+        """Why the health of a device is unknown, by device index."""
+        reasons = self.unknown_reasons or (NO_HEALTH,) * len(self.unknown_device_indices)
+        return dict(zip(self.unknown_device_indices, reasons, strict=False))
+
+    def with_unknown(self, reasons: Mapping[int, str]) -> Health:
+        """Returns the same findings with unknown health of these devices. `reasons` says why, by device index."""
+        indices = tuple(index for index in self.device_indices if index in reasons)
+        return Health(self.device_indices, indices, self.findings, tuple(reasons[index] for index in indices))
+
+
+NO_HEALTH = "the driver tells nothing of it"
+"""The reason for unknown health if the driver has no file about the health of a device."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from neurontools.model.finding import Finding, FindingKind, Health, Severity
@@ -22,6 +22,7 @@ class Verdict:
     device_index: int
     findings: tuple[Finding, ...] = ()  # highest severity first
     is_known: bool = True
+    unknown_reason: str | None = None  # why the health is unknown, such as the file that could not be read
 
     @property
     def severity(self) -> Severity | None:
@@ -56,14 +57,19 @@ def verdicts_of_health(judged: Health) -> tuple[Verdict, ...]:
         for index in finding.device_indices:
             if index in found:
                 found[index].append(finding)
-    unknown = set(judged.unknown_device_indices)
-    return tuple(Verdict(index, tuple(findings), index not in unknown) for index, findings in sorted(found.items()))
+    unknown = judged.unknown_devices
+    return tuple(
+        Verdict(index, tuple(findings), index not in unknown, unknown.get(index))
+        for index, findings in sorted(found.items())
+    )
 
 
 def is_healthy(found: Iterable[Verdict]) -> bool | None:
-    """Returns whether all devices are healthy. None if no device is unhealthy, but the health of some is unknown."""
+    """Returns whether all devices are healthy. None if none is unhealthy, and the health of some is unknown, or there
+    are none.
+    """
     states = {verdict.is_healthy for verdict in found}
-    return False if False in states else None if None in states else True
+    return False if False in states else None if None in states or not states else True
 
 
 def group_alike(findings: Iterable[Finding]) -> list[tuple[Finding, tuple[int, ...]]]:
@@ -111,7 +117,8 @@ def summarize_verdicts(found: Sequence[Verdict], *, is_judged: bool, daemon_vers
     """Summarizes the verdicts in one line. `is_judged` is whether the daemon of `daemon_version` derives findings."""
     count = len(found)
     unhealthy = sum(verdict.is_healthy is False for verdict in found)
-    unknown = sum(verdict.is_healthy is None for verdict in found)
+    reasons = [verdict.unknown_reason for verdict in found if verdict.is_healthy is None]
+    unknown = len(reasons)
     if not count:
         return "no device to judge"
     if not unhealthy and not unknown:
@@ -119,8 +126,10 @@ def summarize_verdicts(found: Sequence[Verdict], *, is_judged: bool, daemon_vers
     parts = [f"{unhealthy} of {count} devices unhealthy"] if unhealthy else []
     if unknown:
         version = daemon_version or "of an unknown version"
-        why = "the driver tells nothing of it" if is_judged else f"neurond {version} makes no verdicts"
-        parts.append(f"health of {unknown} of {count} devices not known: {why}")
+        why = reasons[0] if is_judged else f"neurond {version} makes no verdicts"
+        others = unknown - reasons.count(reasons[0])
+        more = f"; {others} more for other reasons" if others else ""
+        parts.append(f"health of {unknown} of {count} devices not known: {why}{more}")
     return "; ".join(parts)
 
 
@@ -272,7 +281,7 @@ def judge_host(
     if criteria.expected_devices is not None and count < criteria.expected_devices:
         found.insert(0, _too_few(count, criteria.expected_devices, at_unix_seconds))
     counted = [finding for finding in found if criteria.includes(finding)]
-    by_device = verdicts_of_health(Health(judged.device_indices, judged.unknown_device_indices, tuple(counted)))
+    by_device = verdicts_of_health(replace(judged, findings=tuple(counted)))
     of_all = verdicts_of_health(judged)
     words = summarize_verdicts(of_all, is_judged=True, daemon_version=daemon_version)
     if is_healthy(of_all) is False:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
 _SNAPSHOT = 1
 _TAKEN_AT_UNIX_SECONDS, _DAEMON_VERSION, _HEALTH = 2, 13, 17
-_DEVICE_INDICES, _UNKNOWN_DEVICE_INDICES, _FINDINGS = 1, 2, 3
+_DEVICE_INDICES, _UNKNOWN_DEVICE_INDICES, _FINDINGS, _UNKNOWN_REASONS = 1, 2, 3, 4
 _KIND, _SEVERITY, _REASON, _ACTION, _BEGAN, _DEVICES, _PID, _PIDS = range(1, 9)
 _CORE, _PART, _JOB, _SYNTHETIC, _INJECTED = range(9, 14)
 LAST_FIELD = _INJECTED
@@ -36,11 +36,12 @@ def read_health(reply: bytes) -> tuple[Health | None, float, str]:
 
 
 def _health(fields: _Fields) -> Health:
-    found = fields.get(_FINDINGS, [])
+    found, reasons = fields.get(_FINDINGS, []), fields.get(_UNKNOWN_REASONS, [])
     return Health(
         _uints(fields, _DEVICE_INDICES),
         _uints(fields, _UNKNOWN_DEVICE_INDICES),
         tuple(_finding(wire.decode(message)) for message in found if isinstance(message, bytes)),
+        tuple(text.decode("utf-8", "replace") for text in reasons if isinstance(text, bytes)),
     )
 
 

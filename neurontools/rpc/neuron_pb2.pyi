@@ -1741,17 +1741,22 @@ class Health(google.protobuf.message.Message):
     DEVICE_INDICES_FIELD_NUMBER: builtins.int
     UNKNOWN_DEVICE_INDICES_FIELD_NUMBER: builtins.int
     FINDINGS_FIELD_NUMBER: builtins.int
+    UNKNOWN_REASONS_FIELD_NUMBER: builtins.int
     @property
     def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Devices that the health rules cover, including missing ones."""
 
     @property
     def unknown_device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Devices whose health the driver does not report."""
+        """Devices whose health is unknown, unless a finding above a notice concerns them."""
 
     @property
     def findings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Finding]:
         """All findings, most severe first."""
+
+    @property
+    def unknown_reasons(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """For each of unknown_device_indices, why its health is unknown, such as the file that could not be read."""
 
     def __init__(
         self,
@@ -1759,8 +1764,9 @@ class Health(google.protobuf.message.Message):
         device_indices: collections.abc.Iterable[builtins.int] | None = ...,
         unknown_device_indices: collections.abc.Iterable[builtins.int] | None = ...,
         findings: collections.abc.Iterable[global___Finding] | None = ...,
+        unknown_reasons: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["device_indices", b"device_indices", "findings", b"findings", "unknown_device_indices", b"unknown_device_indices"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["device_indices", b"device_indices", "findings", b"findings", "unknown_device_indices", b"unknown_device_indices", "unknown_reasons", b"unknown_reasons"]) -> None: ...
 
 global___Health = Health
 

@@ -27,9 +27,10 @@ _CLOCK_UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "
 
 
 def sum_known(values: Iterable[Number | None]) -> Number | None:
-    """Returns the sum of the values that are not None; None if all are None."""
+    """Returns the sum of the values that are not None. None if all are None, or if a count exceeds 64 bits."""
     known_values = [value for value in values if value is not None]
-    return sum(known_values) if known_values else None
+    total = sum(known_values) if known_values else None
+    return None if isinstance(total, int) and total >= 2**64 else total
 
 
 def mean_known(values: Iterable[float | None]) -> float | None:

@@ -137,6 +137,7 @@ def health_json(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
             "device_index": verdict.device_index,
             "severity": verdict.severity_name,
             "healthy": verdict.is_healthy,
+            "unknown_reason": verdict.unknown_reason,
             "findings": [
                 {
                     **asdict(finding),

@@ -227,8 +227,8 @@ DEVICE_FIELDS = (
         "health.reason",
         "health_reason",
         PLAIN,
-        "the most severe finding",
-        lambda row: row.verdict.findings[0].reason if row.verdict.findings else None,
+        "the most severe finding, or why the health is unknown",
+        lambda row: row.verdict.findings[0].reason if row.verdict.findings else row.verdict.unknown_reason,
     ),
 )
 

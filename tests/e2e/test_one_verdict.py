@@ -6,17 +6,24 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from neurond.exports.otlp import INSTRUMENTS
 
+from neurontools.cli.healthcheck.command import main as neuron_healthcheck
 from neurontools.cli.ls.command import main as neuron_ls
+from neurontools.cli.ls.fleet import fleet_health_text
 from neurontools.cli.monitor.command import main as neuron_monitor
 from neurontools.cli.top.command import main as neuron_top
 from neurontools.client import read_snapshot
 from neurontools.exporters.exposition import encode_text
 from neurontools.exporters.snapshot_metrics import SnapshotMetrics
+from neurontools.fleet.hosts import HostAddress, Reach
+from neurontools.fleet.states import HostGroup, HostLink, HostState, combine_group
+from neurontools.fleet.summary import summarize_host
 from neurontools.model import Snapshot, health
 from neurontools.model.finding import Severity
 from neurontools.views.screen import PAGES
@@ -88,6 +95,33 @@ def test_every_tool_says_the_same_of_every_load(load: str, socket_directory: Pat
     }
 
 
+def test_every_tool_says_that_health_is_unknown_and_why(socket_directory: Path) -> None:
+    why = "neuron0/stats/hardware/mem_ecc_uncorrected can't be read: is empty"
+    snapshot = ScenarioHost("trn1.2xlarge", "idle").at(5)
+    assert snapshot.health is not None
+    snapshot = replace(snapshot, health=snapshot.health.with_unknown({0: why}))
+    server = SnapshotServer(str(socket_directory / "n.sock"), message_of(snapshot))
+    try:
+        said = answers(server, snapshot)
+        checks = {kind: ask(neuron_healthcheck, server, "--format", kind) for kind in ("text", "json", "npd", "nagios")}
+    finally:
+        server.close()
+    text = f"health of 1 of 1 devices not known: {why}"
+    assert said["ls"] == said["top"] == {0: None}
+    assert (said["ls text"], said["page"], said["ls codes"]) == (text, text, (7, 7))
+    assert (said["query"], said["metrics"]) == ({0: (None, why)}, {})
+    assert [check.returncode for check in checks.values()] == [2, 2, 2, 3]
+    assert all(text in check.stdout for check in checks.values())
+    families = SnapshotMetrics(0.0).families(snapshot, None, None)
+    assert not [family.definition.name for family in families if family.samples and "health" in family.definition.name]
+    (status,) = (instrument for instrument in INSTRUMENTS if instrument.name == "hw.status")
+    assert list(status.read(snapshot)) == []
+    state = HostState(HostAddress("a", Reach.SSH, "a"), HostLink.LIVE, summary=summarize_host(snapshot, "a"))
+    assert (state.severity, combine_group(HostGroup("all", "all", (state,))).severity) == (None, None)
+    told = "a: device 0: not known: neuron-ls --health tells why there\nhealth of 1 of 1 hosts not known\n"
+    assert fleet_health_text([state]) == told
+
+
 def test_a_finding_keeps_its_beginning_and_its_words() -> None:
     host = ScenarioHost("trn1.2xlarge", "stuck-core")
     host.at(5)
@@ -115,7 +149,8 @@ def test_an_older_daemon_that_makes_no_verdicts_is_not_known_to_be_well(older_da
 
     assert told(neuron_ls, "--health") == (7, UNKNOWN + "\n")
     code, listed = told(neuron_ls, "--health", "-j")
-    assert (code, json.loads(listed)) == (7, [{"device_index": 0, "severity": None, "healthy": None, "findings": []}])
+    (unknown,) = json.loads(listed)
+    assert (code, unknown["severity"], unknown["healthy"], unknown["findings"]) == (7, None, None, [])
     code, query = told(neuron_ls, "--query", "index,health,health.reason", "--format", "json")
     assert (code, json.loads(query)) == (0, [{"index": 0, "health": None, "health_reason": None}])
     code, document = told(neuron_top, "--json")

@@ -15,12 +15,16 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
-from neurond.sources.simulated import SCENARIOS
+from neurond.allocator import CoreAllocator
+from neurond.snapshots.sampler import Sampler
+from neurond.sources.simulated import SCENARIOS, simulated_shape
 from neurond.sources.sysfs import SysfsSource
+from neurond.verdicts.rule_evaluator import RuleEvaluator
 
 from neurontools import catalog
 from neurontools.driver.environment import Roots
 from neurontools.driver.inventory import read_host_snapshot
+from neurontools.driver.sysfs_files import DEVICE_MEMORY_CATEGORIES, ECC_COUNTERS, MAX_COUNT, STATUS_COUNTERS
 from neurontools.driver.tree_export import ExportedTree
 from neurontools.model import (
     Device,
@@ -34,6 +38,7 @@ from neurontools.model import (
     PowerUtilization,
     Process,
     Snapshot,
+    health,
 )
 from neurontools.rpc.convert import to_message
 from neurontools.testing import DriverTree, idle_host, process_on
@@ -243,8 +248,7 @@ def test_any_scenario_at_any_moments_while_processes_come_and_go(
             follower.compare(simulated, read())
 
 
-_SIZE = st.integers(0, 2**63 - 1)
-_COUNT = st.integers(0, 2**64 - 1)
+_COUNT = st.integers(0, MAX_COUNT)
 _MEMORY = st.builds(DeviceMemory, *[st.integers(0, 2**40)] * 11)
 
 
@@ -258,8 +262,8 @@ def _hosts(draw: st.DrawFn) -> Snapshot:
             core,
             memory=draw(_MEMORY),
             busy_seconds_total=draw(st.integers(0, 2**50)) / 1e6,
-            flop_total=draw(_COUNT),
-            executions_total=draw(st.integers(0, 2**60)),
+            flop_total=draw(st.integers(0, 2**64 - 1)),
+            executions_total=draw(_COUNT),
         )
         for core in host.cores
     )
@@ -275,7 +279,7 @@ def _hosts(draw: st.DrawFn) -> Snapshot:
                 serial_number=None if name.startswith("inf1") else draw(serial_numbers),
                 ecc=EccCounters(*draw(st.tuples(*[_COUNT] * 5))),
                 power=draw(st.none() | st.just(PowerUtilization(float(at), low, high, mean))),
-                host_memory=HostMemory(*draw(st.tuples(*[_SIZE] * 8))),
+                host_memory=HostMemory(*draw(st.tuples(*[_COUNT] * 8))),
             )
         )
     return replace(host, cores=cores, devices=tuple(_used_stacks(cores, device) for device in devices))
@@ -406,3 +410,90 @@ def test_a_tree_with_anything_in_place_of_anything(data: st.DataObject) -> None:
             with suppress(OSError):  # what it was in may be gone
                 data.draw(_THINGS)(path)
         _read_in_all_ways(tree.roots)
+
+
+_NUMBERS = st.sampled_from(
+    [b"-1\n", b"0\n", b"7", b"281474976710655\n", b"281474976710656\n", b"18446744073709551615\n"]
+)
+_BAD_OR_NOT: st.SearchStrategy[Callable[[Path], None]] = st.one_of(_NUMBERS.map(_file), _THINGS)
+
+
+def _number(path: Path, highest: int = MAX_COUNT) -> int | None:
+    """What a careful reader sees in a file."""
+    text = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+    digits = text.removesuffix(b"\n")
+    return int(digits) if digits.isdigit() and len(digits) <= 20 and int(digits) <= highest else None
+
+
+def _assert_right_or_unknown(tree: DriverTree, snapshot: Snapshot) -> None:
+    device = tree.device_path(0)
+    evidence: list[int | None] = []
+    for name, field in ECC_COUNTERS.items() if (device / "stats/hardware").exists() else ():
+        path = device / "stats/hardware" / name
+        if snapshot.instance.instance_type.startswith("trn2") or "uncorrected" in name:
+            evidence.append(_number(path))
+            assert getattr(snapshot.devices[0].ecc, field) == evidence[-1], path
+    for core in snapshot.cores:
+        path = tree.core_path(core.index) / "stats"
+        assert core.status is not None
+        for name in STATUS_COUNTERS:
+            evidence.append(_number(path / "status" / name / "total"))
+            assert getattr(core.status, f"{name}_total") == evidence[-1], (path, name)
+        evidence.append(_number(path / "other_info/reset_fail_count/total"))
+        assert core.reset_failures_total == evidence[-1]
+        assert core.flop_total == _number(path / "other_info/flop_count/total", 2**64 - 1)
+        sizes = [_number(path / f"memory_usage/device_mem/{name}/total") for name in DEVICE_MEMORY_CATEGORIES]
+        assert [getattr(core.memory, f"{name}_bytes") for name in DEVICE_MEMORY_CATEGORIES] == sizes
+        stack = snapshot.devices[0].hbm_stacks[core.hbm_stack_index]
+        assert None not in sizes or stack.used_bytes is None
+    components = device / "stats/hardware/health_status/unhealthy_components"
+    if snapshot.instance.instance_type.startswith("trn2"):
+        is_quiet = components.is_file() and not components.is_symlink() and components.read_bytes() in (b"\n", b"\n\n")
+        evidence.append(0 if is_quiet else None)
+    (verdict,) = health.verdicts(snapshot)
+    if None in evidence:
+        assert not verdict.is_healthy
+        assert verdict.is_healthy is False or "neuron0/" in (verdict.unknown_reason or "")
+    elif not any(evidence) and not verdict.findings:
+        assert verdict.is_healthy
+
+
+@_FUZZ
+@given(st.data())
+def test_after_any_change_of_counter_files_the_next_snapshot_is_right_or_unknown(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(["inf2.xlarge", "trn1.2xlarge", "trn2.3xlarge"]))
+    with DriverTree(kind) as tree:
+        tree.set_processes(process_on(7, "python", cores=(0, 1), runtime_version="2.34.10", tag="tag"))
+        tree.set_cores(
+            lambda core: replace(core, executions_total=5, flop_total=7, memory=DeviceMemory(constants_bytes=9))
+        )
+        files = sorted(path for path in tree.device_path(0).rglob("*") if path.is_file() and "stats" in path.parts)
+        told = [path for path in files if path.name not in ("present", "peak")]
+        changes = data.draw(
+            st.lists(st.tuples(st.sampled_from(told) | st.sampled_from(files), _BAD_OR_NOT), max_size=6)
+        )
+
+        def change() -> None:
+            for path, put in changes:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                path.unlink(missing_ok=True)
+                put(path)
+            if data.draw(st.integers(0, 9)) == 0:
+                shutil.rmtree(
+                    tree.device_path(0) / data.draw(st.sampled_from(["stats/hardware", "neuron_core0/stats"]))
+                )
+
+        is_bad_from_the_start = data.draw(st.booleans())
+        if is_bad_from_the_start:
+            change()
+        source, rules = SysfsSource(tree.roots, time_in_use_unit="us"), RuleEvaluator()
+        sampler = Sampler(source, CoreAllocator(simulated_shape(catalog.load(kind))), None, 1.0, tree.roots)
+        for tick in range(2):
+            if tick and not is_bad_from_the_start:
+                change()
+            source.refresh()
+            snapshot = rules.evaluate(sampler.sample(), unknown=sampler.unknown_health)
+            to_message(snapshot)
+            _assert_right_or_unknown(tree, snapshot)
+        source.close()

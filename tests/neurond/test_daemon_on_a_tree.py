@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -205,6 +206,29 @@ def test_a_driver_that_tells_no_health_is_not_taken_for_well(start_daemon: Start
         done = neuron_ls("--health", "-j")
         assert [(each["severity"], each["healthy"]) for each in json.loads(done.stdout)] == [(None, None)]
         assert not re.search("^neurontools_(device_)?health{", metrics(daemon), re.MULTILINE)
+
+
+def test_a_file_that_cannot_be_read_makes_the_health_unknown_while_it_lasts(start_daemon: StartDaemon) -> None:
+    with DriverTree("trn1.2xlarge") as tree:
+        daemon = start_daemon(*tree.flags, *FLAGS)
+        neuron_ls = calls("neuron-ls", os.environ | {"NEURONTOOLS_SOCKET": daemon.socket})
+
+        def becomes(code: int, text: str) -> None:
+            wait_until(lambda: (done := neuron_ls("--health")).returncode == code and text in done.stdout)
+
+        becomes(0, "1 device is healthy")
+        write(tree, 0, 0, "status/timeout", 2**64 - 1)
+        becomes(7, "neuron0/neuron_core0/stats/status/timeout/total can't be read: its number is too large\n")
+        assert not re.search("^neurontools_(device_)?health{", metrics(daemon), re.MULTILINE)
+        write(tree, 0, 0, "status/timeout", 0)
+        becomes(0, "1 device is healthy")
+        path = tree.device_path(0) / "stats/hardware/mem_ecc_uncorrected"
+        path.unlink()
+        os.mkfifo(path)
+        becomes(7, "neuron0/stats/hardware/mem_ecc_uncorrected can't be read: not a regular file\n")
+        shutil.rmtree(path.parent)
+        becomes(7, "neuron0/stats/hardware/sram_ecc_uncorrected is not in the driver's tree (and 2 more files)\n")
+        assert daemon.snapshot().devices[0].ecc == EccCounters()
 
 
 def test_a_container_misses_only_what_it_was_given(start_daemon: StartDaemon) -> None:

@@ -201,6 +201,7 @@ def test_no_device_and_unknown_chips_are_clear_errors(tmp_path: Path, drivers: D
 
 CONTENTS = dict.fromkeys(("", "\n"), "is empty")
 CONTENTS |= dict.fromkeys(("-5\n", "12 34\n", "1_000\n", "\0\0", "9" * 60, "²\n"), "has no number")
+CONTENTS |= dict.fromkeys(("281474976710656\n", "18446744073709551615\n"), "its number is too large")
 
 
 def test_a_file_that_holds_no_count_or_is_a_link(drivers: Drivers) -> None:
@@ -277,6 +278,8 @@ def test_power(drivers: Drivers) -> None:
         read = device_of(source).power
         shown = read and (read.sampled_at_unix_seconds, read.minimum_ratio, read.maximum_ratio, read.average_ratio)
         assert shown == power
+        is_bad = power is None and "NO_DATA" not in text
+        assert bool(source.read().warnings) == is_bad, text
 
 
 def test_ecc_as_far_as_the_hardware_and_driver_have_it(drivers: Drivers) -> None:

@@ -147,7 +147,8 @@ def test_health_reports() -> None:
     assert lines[-1] == "1 of 16 devices unhealthy"
     found = json.loads(health_json(verdicts, snapshot))
     assert (found[0]["severity"], found[0]["healthy"], found[0]["findings"][0]["kind"]) == ("critical", False, "stuck")
-    assert found[2] == {"device_index": 2, "severity": "ok", "healthy": True, "findings": []}
+    well = {"device_index": 2, "severity": "ok", "healthy": True, "unknown_reason": None, "findings": []}
+    assert found[2] == well
     assert health_text(verdicts[2:], snapshot) == "all 14 devices are healthy\n"
     assert health_text(verdicts[2:3], snapshot) == "1 device is healthy\n"
 

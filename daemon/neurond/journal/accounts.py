@@ -10,6 +10,7 @@ from neurond.allocator import CoreLease
 from neurontools import catalog
 from neurontools.model import EndedProcess, NeuronCore, Process, Snapshot
 from neurontools.model.snapshot import counted_since_unix_seconds
+from neurontools.util.units import sum_known
 
 MOST_COMMAND_CHARACTERS = 256
 _MOST_WAITING = 4096
@@ -163,7 +164,7 @@ class DriverAccount:
     def use(self) -> CoreUsage:
         """Core usage up to the last snapshot. A logical core is as busy as the mean of its physical cores."""
         busy = None if self._busy_seconds is None else self._busy_seconds / self._lnc
-        return CoreUsage(busy, self._flop, self._peak_bytes)
+        return CoreUsage(busy, sum_known([self._flop]), self._peak_bytes)
 
     def observe(self, process: Process, snapshot: Snapshot) -> None:
         self.process = process
@@ -209,6 +210,6 @@ def reported_usage(lease: CoreLease) -> CoreUsage:
         return CoreUsage()
     return CoreUsage(
         sum(core.busy_seconds_total for core in lease.cores.values()),
-        sum(core.flop_total for core in lease.cores.values()),
+        sum_known(core.flop_total for core in lease.cores.values()),
         lease.peak_device_memory_bytes,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from neurond.allocator import CoreAllocator, CoreLease, CoreReport, HostShape
@@ -28,7 +28,8 @@ class Sampler:
     """Takes snapshots. To be used in the event loop's thread only. All times are by the SteadyClock.
 
     `departures` are the processes whose leases ended between the last two snapshots. `ended` are the last records of
-    processes that have reported and that ended between the snapshots of the last two ticks.
+    processes that have reported and that ended between the snapshots of the last two ticks. `unknown_health` says, by
+    device index, why the health of a device was unknown in the last snapshot.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Sampler:
         self._ended: deque[Process] = deque(maxlen=_MOST_ENDED)
         self.departures: tuple[Departure, ...] = ()
         self.ended: tuple[Process, ...] = ()
+        self.unknown_health: Mapping[int, str] = {}
 
     def sample(self, *, whole: bool = True, warnings: tuple[str, ...] = ()) -> Snapshot:
         """Takes a snapshot. Adds `warnings` to the snapshot's other warnings.
@@ -80,6 +82,7 @@ class Sampler:
             self._own_cost.measure()
             self._table.refresh(lease.pid for lease in self._allocator.leases if not lease.synthetic)
         reading = self._source.read()
+        self.unknown_health = reading.unknown_health
         cores, found = reading.cores, reading.processes
         is_simulated = self._source.kind is SourceKind.SIMULATED
         if not is_simulated:  # a simulated source already reads core owners from the allocator

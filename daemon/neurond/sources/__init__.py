@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from neurontools.model import Device, InjectedFault, Instance, NeuronCore, Process, SourceKind
@@ -14,6 +15,7 @@ class DeviceReading:
 
     `processes` are the processes that the source found using the devices, attached to the daemon or not.
     `warnings` describe what could not be read. `injected_faults` are the active faults of simulated devices.
+    `unknown_health` says, by device index, why the health of a device is unknown.
     """
 
     devices: tuple[Device, ...]
@@ -21,6 +23,7 @@ class DeviceReading:
     warnings: tuple[str, ...] = ()
     processes: tuple[Process, ...] = ()
     injected_faults: tuple[InjectedFault, ...] = ()
+    unknown_health: Mapping[int, str] = field(default_factory=dict)
 
 
 class DeviceSource(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
@@ -24,12 +24,14 @@ from neurond.verdicts.job_rules import activity_findings, stragglers
 from neurond.verdicts.process_rules import FailingCoreRule, LatencyRule, OrphanedPodRule
 from neurontools.driver.kernel_log import KernelRecord
 from neurontools.faults.kinds import KINDS
-from neurontools.model import FaultState, Finding, Health, Process, Severity, Snapshot, SourceKind
+from neurontools.model import FaultState, Finding, Health, Process, Severity, Snapshot
 from neurontools.model.health import marked_reason
 from neurontools.model.jobs import group_processes_by_job
 from neurontools.util.units import ranges_text, strip_durations
 
 _ANCHORS = 6  # number of earlier snapshots in the window, from which growth is measured
+
+NOTHING_UNKNOWN: Mapping[int, str] = {}
 
 _Rule = Callable[[RuleContext], Iterator[Finding]]
 _RULES: tuple[_Rule, ...] = (
@@ -62,11 +64,16 @@ class RuleEvaluator:
         self._health: Health | None = None
 
     def evaluate(
-        self, snapshot: Snapshot, ended: Iterable[Process] = (), logged: Iterable[KernelRecord] = ()
+        self,
+        snapshot: Snapshot,
+        ended: Iterable[Process] = (),
+        logged: Iterable[KernelRecord] = (),
+        unknown: Mapping[int, str] = NOTHING_UNKNOWN,
     ) -> Snapshot:
         """Returns the tick's snapshot with its findings.
 
         `ended` are the processes that ended since the last tick, `logged` the kernel log records since the last tick.
+        `unknown` says, by device index, why the health of a device is unknown.
         """
         limits = self.limits
         context = build_rule_context(snapshot, self._anchors, limits)
@@ -77,7 +84,7 @@ class RuleEvaluator:
             self._kernel_errors.update(snapshot, logged, limits.window_seconds),
         )
         findings = self._with_begin_times(mark_injected(found, snapshot))
-        health = Health(_evaluated_devices(snapshot), _unknown(snapshot), findings)
+        health = Health(evaluated_devices(snapshot), findings=findings).with_unknown(unknown)
         if health != self._health:  # an equal report keeps the old object, which is already serialized
             self._health = health
         spacing_seconds = limits.window_seconds / (_ANCHORS - 1)
@@ -88,7 +95,7 @@ class RuleEvaluator:
     def carry_over(self, snapshot: Snapshot) -> Snapshot:
         """Adds the findings of the last tick to a snapshot between two ticks. Omits findings about ended processes."""
         if self._health is None:
-            return self.evaluate(snapshot)
+            return snapshot
         pids = {process.pid for process in snapshot.processes}
         findings = tuple(finding for finding in self._health.findings if finding.pid is None or finding.pid in pids)
         if len(findings) == len(self._health.findings):
@@ -117,25 +124,10 @@ _content = attrgetter(
 )
 
 
-def _evaluated_devices(snapshot: Snapshot) -> tuple[int, ...]:
+def evaluated_devices(snapshot: Snapshot) -> tuple[int, ...]:
     """Returns the indices of the devices that exist or should exist."""
     indices = {device.index for device in snapshot.devices}
     return tuple(sorted(indices.union(snapshot.instance.expected_device_indices)))
-
-
-def _unknown(snapshot: Snapshot) -> tuple[int, ...]:
-    """Returns the indices of the devices whose driver is too old to report any health."""
-    if snapshot.source is SourceKind.SIMULATED:
-        return ()
-    reporting = {core.device_index for core in snapshot.cores if core.reset_failures_total is not None}
-    return tuple(
-        device.index
-        for device in snapshot.devices
-        if device.index not in reporting
-        and device.reported_health is None
-        and device.ecc.mem_uncorrected_total is None
-        and device.ecc.sram_uncorrected_total is None
-    )
 
 
 _log = logging.getLogger(__name__)

@@ -355,6 +355,9 @@ def _examine_snapshot(path: str, latest: Snapshot) -> Iterator[CheckResult]:
         yield _note(warning)
     if latest.health is None:
         return
+    verdicts = health.verdicts(latest)
+    if any(verdict.is_healthy is None for verdict in verdicts):
+        yield _note(health.summary(verdicts, latest), "see neurond(8), REAL DEVICES")
     warnings = [finding for finding in latest.health.findings if finding.severity > Severity.NOTICE]
     for finding in warnings[:_MOST_FINDINGS]:
         level = CheckLevel.PROBLEM if finding.severity >= Severity.CRITICAL else CheckLevel.NOTE

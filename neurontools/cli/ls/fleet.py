@@ -87,6 +87,9 @@ def fleet_health_text(states: Sequence[HostState]) -> str:
             continue
         if not found.is_judged:
             lines.append(f"{name}: not known: neurond {found.daemon_version} makes no verdicts")
+        elif unread := [device.index for device in found.devices if device.severity is None]:
+            where = f"device{'s' if len(unread) > 1 else ''} {ranges_text(unread)}"
+            lines.append(f"{name}: {where}: not known: neuron-ls --health tells why there")
         for finding in found.findings:
             indices = finding.device_indices
             where = f" device{'s' if len(indices) > 1 else ''} {ranges_text(indices)}:" if indices else ""

@@ -339,10 +339,11 @@ def _health_without(health: Health | None, hidden: set[int]) -> Health | None:
     """Removes the findings that concern only hidden devices. Keeps findings that concern no device."""
     if health is None:
         return None
+    shown = replace(
+        health, device_indices=tuple(index for index in health.device_indices if index not in hidden)
+    ).with_unknown(health.unknown_devices)
     return replace(
-        health,
-        device_indices=tuple(index for index in health.device_indices if index not in hidden),
-        unknown_device_indices=tuple(index for index in health.unknown_device_indices if index not in hidden),
+        shown,
         findings=tuple(
             finding
             for finding in health.findings

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
+import re
 import resource
 import threading
 import time
@@ -20,7 +20,11 @@ from neurontools.driver.sysfs_files import (
     FLOP_COUNT,
     HOST_MEMORY_CATEGORIES,
     INFERENCE_COUNT,
+    MAX_COUNT,
+    MAX_UINT64,
     POWER_UTILIZATION,
+    RESET_FAILURES,
+    RESET_REQUESTS,
     STATUS_COUNTERS,
     TIME_IN_USE,
     UNHEALTHY_COMPONENTS,
@@ -31,16 +35,17 @@ from neurontools.driver.sysfs_files import (
     other_info_path,
     parse_count,
     path_in_version,
-    read_text,
+    read_bytes,
     status_path,
+    tells_health,
 )
-from neurontools.driver.sysfs_layout import FileLocations, FileLocator
+from neurontools.driver.sysfs_layout import FileLocations
 from neurontools.model import DeviceMemory, EccCounters, HostMemory, PowerUtilization, ReportedHealth, StatusCounters
+from neurontools.model.finding import NO_HEALTH
 from neurontools.util.terminal import excerpt
 
-# A total this large is a wrapped negative number: a write reset the counter, and later memory was freed.
-_WRAPPED = 2**63
 _MAX_SHOWN_CHARACTERS = 40
+_MAX_REASON_CHARACTERS = 200
 _MAX_COMPONENTS = 16
 # The driver updates counters at intervals. So unchanged counters keep their earlier measuring time for this long.
 # Otherwise a busy core could look idle in one interval and twice as busy in the next.
@@ -54,12 +59,13 @@ _CORE_PATHS = (
     *(device_memory_path(name) for name in DEVICE_MEMORY_CATEGORIES),
     *(status_path(name) for name in STATUS_COUNTERS),
     *(other_info_path(name) for name in (INFERENCE_COUNT, FLOP_COUNT, TIME_IN_USE)),
-    *(other_info_path(name) for name in ("reset_req_count", "reset_fail_count")),
+    *(other_info_path(name) for name in (RESET_REQUESTS, RESET_FAILURES)),
 )
 _HOST_PATHS = [host_memory_path(name) for name in HOST_MEMORY_CATEGORIES]
 _HOST_FIELDS = [f"{name}_bytes" for name in HOST_MEMORY_CATEGORIES]
 _ECC_PATHS = [f"stats/hardware/{name}" for name in ECC_COUNTERS]
 _TEXT_PATHS = (POWER_UTILIZATION, UNHEALTHY_COMPONENTS)
+_FREE_RUNNING = (f"/{FLOP_COUNT}/", f"/{TIME_IN_USE}/")
 
 
 def files_to_read(driver_version: tuple[int, ...], generation: int) -> tuple[list[str], list[str]]:
@@ -91,6 +97,7 @@ class CoreReading:
     measured_at_seconds: float
     reset_requests: int | None = None
     reset_failures: int | None = None
+    is_memory_known: bool = True  # whether all memory files that the driver has were read
 
     @property
     def is_allocated(self) -> bool:
@@ -116,6 +123,8 @@ class DeviceReader:
         self._gil_yield = gil_yield
         read_of_cores = [path for path in _CORE_PATHS if path in places.core]
         self._slots = [read_of_cores.index(path) if path in places.core else -1 for path in _CORE_PATHS]
+        expected = {*read_of_cores, *places.missing, *places.ambiguous}
+        self._memory_slots = [slot for slot in range(_MEMORY_COUNT) if _CORE_PATHS[slot] in expected]
         at = [places.core[path] for path in read_of_cores]
         before = {place[0] for place in at}
         self._cores_name = f"neuron{directory.index}"
@@ -136,6 +145,8 @@ class DeviceReader:
         self._before: list[tuple[tuple[int | None, ...], CoreReading] | None] = [None] * len(cores)
         self._moved_at: list[float | None] = [None] * len(cores)
         self.decreased_counters: list[str] = []
+        self._core_paths = read_of_cores
+        self._text_failures: dict[str, str] = {}
 
     @property
     def files(self) -> list[tuple[str, CounterFiles]]:
@@ -143,18 +154,50 @@ class DeviceReader:
         return [(f"neuron{self.directory.index}", self._own), *((self._cores_name, core) for core in self._cores)]
 
     @property
+    def problems(self) -> list[tuple[str, FileProblems]]:
+        """The unreadable files by cause, each group with the name of its directory for messages."""
+        name = f"neuron{self.directory.index}"
+        of_texts = [(name, {cause: (path, 1)}) for path, cause in self._text_failures.items()]
+        return [*((name, files.problems) for name, files in self.files), *of_texts]
+
+    @property
+    def unknown_health(self) -> str | None:
+        """Why the health of the device is unknown; None if all files that tell it were read."""
+        places, name = self.places, f"neuron{self.directory.index}"
+        lost = [path for path in (*places.missing, *places.ambiguous) if tells_health(path)]
+        unread = [f"{name}/{path} is not in the driver's tree" for path in lost]
+        parts = [(self._own, self._own_paths), *((files, self._core_paths) for files in self._cores)]
+        for files, paths in parts:
+            unread += [
+                f"{name}{files.path_of(position)[len(self.directory.path) :]} can't be read: {cause}"
+                for position, cause in files.failures.items()
+                if tells_health(paths[position])
+            ]
+        texts = self._text_failures.items()
+        unread += [f"{name}/{path} can't be read: {cause}" for path, cause in texts if tells_health(path)]
+        if unread:
+            more = f" (and {len(unread) - 1} more files)" if len(unread) > 1 else ""
+            return excerpt(unread[0], _MAX_REASON_CHARACTERS) + more
+        has_evidence = any(map(tells_health, (*places.device, *places.core)))
+        return None if has_evidence else NO_HEALTH
+
+    @property
     def lacks_files(self) -> bool:
         return any(_MISSING in files.problems for _, files in self.files)
 
     def read_device(self) -> tuple[HostMemory, EccCounters]:
         values = dict(zip(self._own_paths, self._own.read(), strict=True))
-        host = {field: _size(values.get(path)) for field, path in zip(_HOST_FIELDS, _HOST_PATHS, strict=True)}
+        host = {field: values.get(path) for field, path in zip(_HOST_FIELDS, _HOST_PATHS, strict=True)}
         ecc = {field: values.get(path) for field, path in zip(ECC_COUNTERS.values(), _ECC_PATHS, strict=True)}
         return HostMemory(**host), EccCounters(**ecc)
 
     def read_power(self) -> PowerUtilization | None:
         """Returns the device's power in the last full minute; None if unknown."""
-        return parsed_power(self._text(POWER_UTILIZATION, 256))
+        text = self._text(POWER_UTILIZATION, 256)
+        power = parsed_power(text)
+        if text and power is None and not _POWER_WITHOUT_VALUES.match(text):
+            self._text_failures[POWER_UTILIZATION] = "has no power values"
+        return power
 
     def read_health(self) -> ReportedHealth | None:
         """Returns the device's components that the driver lists as unhealthy; None if unknown."""
@@ -178,7 +221,8 @@ class DeviceReader:
             else:
                 if before is not None:
                     self._record_decreases(position, before[0], raw)
-                reading = _core_reading(raw, at_seconds)
+                is_memory_known = all(raw[slot] is not None for slot in self._memory_slots)
+                reading = replace(_core_reading(raw, at_seconds), is_memory_known=is_memory_known)
             self._before[position] = (raw, reading)
             readings.append(reading)
             self._gil_yield.step()
@@ -186,7 +230,18 @@ class DeviceReader:
 
     def _text(self, path: str, limit_bytes: int) -> str | None:
         place = self.places.device.get(path)
-        return None if place is None else read_text(f"{self.directory.path}/{place}", limit_bytes)
+        self._text_failures.pop(path, None)
+        if place is None:
+            return None
+        try:
+            raw = read_bytes(f"{self.directory.path}/{place}", limit_bytes)
+        except (OSError, ValueError) as error:
+            self._text_failures[path] = _cause(error)
+            return None
+        if not raw:  # a driver that can't tell writes nothing, not even a newline
+            self._text_failures[path] = "is empty"
+            return None
+        return raw.decode("utf-8", "replace").strip()
 
     def close(self) -> None:
         for files in (self._own, *self._cores):
@@ -211,16 +266,15 @@ class DeviceReader:
 
 
 def _core_reading(raw: tuple[int | None, ...], at_seconds: float) -> CoreReading:
-    memory = dict(zip(_MEMORY_FIELDS, map(_size, raw[:_MEMORY_COUNT]), strict=True))
+    memory = dict(zip(_MEMORY_FIELDS, raw[:_MEMORY_COUNT], strict=True))
     status = dict(zip(_STATUS_FIELDS, raw[_MEMORY_COUNT:_STATUS_END], strict=True))
-    inferences, flop, time_in_use, *resets = raw[_STATUS_END:]
+    inferences, flop, time_in_use, requests, failures = raw[_STATUS_END:]
     return CoreReading(
-        DeviceMemory(**memory), StatusCounters(**status), inferences, flop, time_in_use, at_seconds, *resets
+        DeviceMemory(**memory), StatusCounters(**status), inferences, flop, time_in_use, at_seconds, requests, failures
     )
 
 
-def _size(value: int | None) -> int | None:
-    return None if value is None or value >= _WRAPPED else value
+_POWER_WITHOUT_VALUES = re.compile(r"POWER_STATUS_(?!VALID\b)[A-Z_]+,")
 
 
 def parsed_health(text: str) -> ReportedHealth:
@@ -244,6 +298,9 @@ def parsed_power(text: str | None) -> PowerUtilization | None:
         return None
     return PowerUtilization(at, low, high, mean)
 
+
+FileProblems = dict[str, tuple[str, int]]
+"""Maps each cause of failure to an example path and the number of files."""
 
 MAX_BYTES = 64
 # Number of file descriptors that counter files leave free for sockets, clients and other uses.
@@ -274,24 +331,26 @@ class DescriptorBudget:
 class CounterFiles:
     """Reads the counter files of one directory. Not thread-safe.
 
-    `values[i]` is the latest count in `paths[i]`; None if unreadable. `problems` maps each cause of failure to an
-    example path and the number of files. `calls` counts system calls.
+    `values[i]` is the latest count in `paths[i]`; None if unreadable. `failures` maps the position of each unreadable
+    file to the cause. `problems` maps each cause to an example path and the number of files. `calls` counts system
+    calls.
     """
 
     def __init__(
         self, directory: str, paths: Sequence[str], budget: DescriptorBudget, *, may_be_replaced: bool = True
     ) -> None:
         self.values: list[int | None] = [None] * len(paths)
-        self.problems: dict[str, tuple[str, int]] = {}
+        self.problems: FileProblems = {}
         self.calls = 0
         self._directory = directory
         self._paths = tuple(paths)
+        self._most = [MAX_UINT64 if any(name in path for name in _FREE_RUNNING) else MAX_COUNT for path in paths]
         self._budget = budget
         self.may_be_replaced = may_be_replaced
         self._descriptors = [_CLOSED] * len(paths)
         self._raw: list[bytes | None] = [None] * len(paths)
         self._wait = [0] * len(paths)
-        self._failed: dict[int, str] = {}
+        self.failures: dict[int, str] = {}
 
     def read(self) -> list[int | None]:
         """Reads all files and returns `values`. The next call overwrites the list."""
@@ -322,6 +381,9 @@ class CounterFiles:
         self.calls += calls
         self._collect_problems()
         return values
+
+    def path_of(self, position: int) -> str:
+        return f"{self._directory}/{self._paths[position]}"
 
     @property
     def open_descriptors(self) -> list[int]:
@@ -362,17 +424,21 @@ class CounterFiles:
 
     def _store(self, position: int, raw: bytes) -> None:
         self._raw[position] = raw
-        value = self.values[position] = parse_count(raw)
+        value = parse_count(raw)
         if value is None:
-            self._failed[position] = "is empty" if not raw.strip() else "has no number"
+            self.failures[position] = "is empty" if not raw.strip() else "has no number"
+        elif value > self._most[position]:
+            value = None
+            self.failures[position] = "its number is too large"
         else:
-            self._failed.pop(position, None)
+            self.failures.pop(position, None)
+        self.values[position] = value
 
     def _set_failed(self, position: int, error: OSError | ValueError) -> None:
         self._raw[position] = None
         self.values[position] = None
         number = error.errno if isinstance(error, OSError) else None
-        self._failed[position] = os.strerror(number) if number else "has no readable path"
+        self.failures[position] = _cause(error)
         if number not in (errno.EMFILE, errno.ENFILE, errno.EIO, errno.EINTR, errno.EAGAIN):
             self._wait[position] = _RETRY_READS
 
@@ -384,9 +450,13 @@ class CounterFiles:
 
     def _collect_problems(self) -> None:
         self.problems = {}
-        for position, cause in self._failed.items():
+        for position, cause in self.failures.items():
             path, count = self.problems.get(cause, (self._paths[position], 0))
             self.problems[cause] = (path, count + 1)
+
+
+def _cause(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or "has no readable path"
 
 
 def may_be_replaced(directory: str) -> bool:
@@ -407,12 +477,12 @@ def may_be_replaced(directory: str) -> bool:
 _ADVICE = {"Permission denied": "; run neurond as root", "Too many open files": "; raise LimitNOFILE"}
 
 
-def file_problems(readers: Iterable[Sequence[tuple[str, CounterFiles]]]) -> list[str]:
+def file_problems(readers: Iterable[Sequence[tuple[str, FileProblems]]]) -> list[str]:
     """Formats one warning per cause of failure, with an example path and the number of unreadable files."""
     causes: dict[str, tuple[str, int]] = {}
-    for files in readers:
-        for name, part in files:
-            for cause, (path, count) in part.problems.items():
+    for parts in readers:
+        for name, problems in parts:
+            for cause, (path, count) in problems.items():
                 example, before = causes.get(cause, (f"{name}/{path}", 0))
                 causes[cause] = (example, before + count)
     return [
@@ -441,107 +511,3 @@ class GilYield:
             if threading.get_ident() != threading.main_thread().ident:
                 time.sleep(_REST_SECONDS)
             self._since = time.perf_counter()
-
-
-_NEWEST = (10**6,)  # highest version; stands for an unknown driver, where any known file may exist
-_MAX_PATH_CHARACTERS = 120
-# First and highest number of refreshes between two searches for missing files. The number doubles after each search.
-_FIRST_ROUNDS, _LONGEST_ROUNDS = 16, 1024
-
-_log = logging.getLogger(__name__)
-
-
-class TreeLayout:
-    """Locates the counter files of all devices of a driver. Not thread-safe.
-
-    `version` is None for an unknown driver, where any file may be missing.
-    """
-
-    def __init__(self, version: tuple[int, ...] | None, generation: int) -> None:
-        self._version = version
-        self._device_files, self._core_files = files_to_read(version or _NEWEST, generation)
-        self._layouts = FileLocator()
-        self._rounds = _FIRST_ROUNDS
-        self._rounds_left = _FIRST_ROUNDS
-        self._warned_locations: tuple[tuple[str, FileLocations], ...] = ()
-        self._warnings: list[str] | None = None
-
-    def places(self, directory: DeviceDirectory, cores: list[int]) -> FileLocations:
-        version = self._version or _NEWEST
-        return self._layouts.locate(directory.path, cores, self._device_files, self._core_files, version)
-
-    def is_due(self, *, is_something_missing: bool) -> bool:
-        """Returns whether to search for missing files again. Call it once per refresh."""
-        if not is_something_missing:
-            self._rounds = self._rounds_left = _FIRST_ROUNDS
-            return False
-        self._rounds_left -= 1
-        if self._rounds_left > 0:
-            return False
-        self._rounds = self._rounds_left = min(2 * self._rounds, _LONGEST_ROUNDS)
-        self._layouts = FileLocator()
-        return True
-
-    def warnings(self, found: tuple[tuple[str, FileLocations], ...]) -> list[str]:
-        """Returns warnings about an unknown layout of the tree. `found` has device names and locations of files.
-
-        Logs the change from an unknown to the known layout.
-        """
-        if self._warnings is None or found != self._warned_locations:
-            self._warned_locations = found
-            before, self._warnings = self._warnings, self._build_warnings(found)
-            if self._warnings != before and not self._warnings:  # the warnings are logged with the snapshot
-                _log.info("the tree of %s has the known layout", self._driver)
-        return self._warnings
-
-    @property
-    def _driver(self) -> str:
-        return "driver " + ".".join(map(str, self._version)) if self._version else "this driver"
-
-    def _build_warnings(self, found: tuple[tuple[str, FileLocations], ...]) -> list[str]:
-        driver = self._driver
-        moved: dict[str, str] = {}
-        missing: list[str] = []
-        ambiguous: list[str] = []
-        unrecognized: list[str] = []
-        is_cut = False
-        for name, places in found:
-            moved.update({f"{name}/{path}": f"{name}/{place}" for path, place in places.moved.items()})
-            if places.has_no_match:
-                unrecognized.append(name)
-            else:
-                if self._version is not None:
-                    missing += [f"{name}/{path}" for path in places.missing]
-                ambiguous += [f"{name}/{path}" for path in places.ambiguous]
-            is_cut = is_cut or places.is_cut
-        texts = []
-        if unrecognized:
-            count = len(self._device_files) + len(self._core_files)
-            texts.append(
-                f"the tree of {driver} has an unknown layout: none of the {count} known files is below "
-                f"{_count_text(unrecognized)}; memory, counters and health are unknown; update neurontools"
-            )
-        if moved:
-            path, place = next(iter(moved.items()))
-            texts.append(
-                f"the tree of {driver} has another layout than this version knows: {len(moved)} files are in other "
-                f"places and were found by their names ({path} is {excerpt(place, _MAX_PATH_CHARACTERS)}); "
-                "update neurontools"
-            )
-        if missing:
-            texts.append(f"{_count_text(missing)} not in the tree of {driver}: their values are unknown")
-        if ambiguous:
-            texts.append(
-                f"{_count_text(ambiguous)} in several places in the tree of {driver}: their values are unknown"
-            )
-        if is_cut:
-            texts.append("the tree below the devices is too large: not all of it was searched for missing files")
-        return texts
-
-
-def _count_text(names: list[str]) -> str:
-    """Formats names, such as "NAME and 2 more". Adds "is" or "are" if the names are paths."""
-    if len(names) == 1:
-        return f"{names[0]} is" if "/" in names[0] else names[0]
-    more = f"{names[0]} and {len(names) - 1} more"
-    return f"{more} are" if "/" in names[0] else more

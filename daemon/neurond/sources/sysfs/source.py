@@ -16,10 +16,10 @@ from neurond.sources.sysfs.device_reader import (
     DescriptorBudget,
     DeviceReader,
     GilYield,
-    TreeLayout,
     file_problems,
     may_be_replaced,
 )
+from neurond.sources.sysfs.tree_layout import TreeLayout
 from neurontools.driver.devices import DeviceDirectory, DeviceShare, list_device_directories
 from neurontools.driver.environment import Roots
 from neurontools.driver.inventory import Inventory, read_inventory
@@ -96,14 +96,21 @@ class SysfsSource:
                 device, raw[device.index], tuple(users.get(device.index, ())), owner_of, candidates
             )
             cores += device_cores
-            devices.append(self._device(device, device_cores))
+            devices.append(self._device(device, device_cores, raw[device.index]))
             self._gil_yield.step()
         self._time_in_use.forget({core.index for core in cores})
         if self._time_in_use.is_live:
             by_index = {core.index: core for core in cores}
             processes = self._attribution.attribute(processes, by_index, self._gil_yield)
         processes = with_host_memory(processes, devices)
-        self._reading = DeviceReading(tuple(devices), tuple(cores), self._warnings(), processes)
+        unknown = {index: reader.unknown_health for index, reader in self._readers.items()}
+        self._reading = DeviceReading(
+            tuple(devices),
+            tuple(cores),
+            self._warnings(),
+            processes,
+            unknown_health={index: cause for index, cause in unknown.items() if cause is not None},
+        )
 
     def close(self) -> None:
         for reader in self._readers.values():
@@ -240,7 +247,7 @@ class SysfsSource:
             )
         return cores
 
-    def _device(self, device: Device, cores: list[NeuronCore]) -> Device:
+    def _device(self, device: Device, cores: list[NeuronCore], readings: list[CoreReading]) -> Device:
         reader = self._readers[device.index]
         host_memory, ecc = reader.read_device()
         used: dict[int, int] = {}
@@ -248,6 +255,9 @@ class SysfsSource:
             size_bytes = core.memory.total_bytes
             if size_bytes is not None:
                 used[core.hbm_stack_index] = used.get(core.hbm_stack_index, 0) + size_bytes
+        for core, reading in zip(cores, readings, strict=True):
+            if not reading.is_memory_known:
+                used.pop(core.hbm_stack_index, None)
         return replace(
             device,
             ecc=ecc,
@@ -265,7 +275,7 @@ class SysfsSource:
             warnings.append(f"{names} vanished from the driver's tree; look at dmesg")
         places = tuple((f"neuron{index}", reader.places) for index, reader in self._readers.items())
         warnings += self._layout.warnings(places)
-        warnings += file_problems(reader.files for reader in self._readers.values())
+        warnings += file_problems(reader.problems for reader in self._readers.values())
         for reader in self._readers.values():
             self._decreased.update(dict.fromkeys(reader.decreased_counters))
         if self._decreased:
