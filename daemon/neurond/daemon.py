@@ -38,7 +38,7 @@ from neurond.service.server import (
 )
 from neurond.service.socket_files import SocketFiles, closed_umask, group_id
 from neurond.settings import Settings
-from neurond.snapshots.sampler import Sampler
+from neurond.snapshots.sampler import Sampler, longest_silence_seconds
 from neurond.snapshots.store import SnapshotStore, SourceRefresher, TickSchedule
 from neurond.system.clocks import SteadyClock, by_wall_clock, ended_by_wall_clock, fault_by_wall_clock
 from neurond.system.kernel_log import KernelLogWriter
@@ -54,12 +54,14 @@ from neurond.system.lifecycle import (
 )
 from neurond.system.processes import is_alive
 from neurond.verdicts.evidence import HealthThresholds
-from neurond.verdicts.rule_evaluator import FindingDiff, FindingLogger, RuleEvaluator
+from neurond.verdicts.rule_evaluator import FindingDiff, FindingLogger, RuleEvaluator, evaluated_devices
 from neurontools.driver.environment import Roots
+from neurontools.driver.kernel_log import KernelRecord
 from neurontools.faults.requests import FaultRequest
-from neurontools.model import Snapshot
+from neurontools.model import Health, Snapshot
 from neurontools.rpc import socket_path
 from neurontools.util.errors import UserError
+from neurontools.util.terminal import excerpt
 from neurontools.util.version import __version__
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
 _SETTLE_SECONDS = 0.02
 _GRACE_SECONDS = 0.5
 _FIRST_REFRESH_SECONDS = 5.0
+_MOST_ERROR_CHARACTERS = 200
 
 _log = logging.getLogger(__name__)
 
@@ -297,7 +300,13 @@ class SnapshotPublisher:
     """
 
     def __init__(
-        self, settings: Settings, host: WatchedHost, clock: SteadyClock, audit: AuditLog, group: int | None
+        self,
+        settings: Settings,
+        host: WatchedHost,
+        clock: SteadyClock,
+        audit: AuditLog,
+        group: int | None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         # The processes of a simulated host are real processes of this host, so they are read from /proc.
         proc_root = "/proc" if settings.simulate else settings.proc_root
@@ -306,7 +315,8 @@ class SnapshotPublisher:
         self._clock = clock
         self._audit = audit
         self._sampler = Sampler(host.source, host.allocator, host.load, settings.interval_seconds, roots, clock)
-        self._refresher = SourceRefresher(host.source)
+        self._monotonic = monotonic
+        self._refresher = SourceRefresher(host.source, monotonic)
         self._attributor = ProcessAttributor(proc_root)
         self._rules = RuleEvaluator(HealthThresholds(**settings.health_thresholds))  # type: ignore[arg-type]
         self._kernel_log = open_kernel_log(settings)
@@ -320,11 +330,23 @@ class SnapshotPublisher:
         self.exporters = Exporters(settings, self.store)
         self.sysfs_export: SysfsExporter | None = None
         self.on_tick: Callable[[], None] = lambda: None
+        self._last: Snapshot | None = None  # the last snapshot that could be taken
+        self._failure = ""  # why the latest snapshot could not be taken; "" if it could
+        self._known_at_seconds: float | None = None  # when the state of the devices was read that the rules judged last
 
     async def publish_first(self) -> Snapshot:
+        """Publishes a snapshot without rates. If none can be taken, publishes one without devices."""
         await self._refresher.refresh(_FIRST_REFRESH_SECONDS)
-        first = self._sampler.sample(warnings=self._refresher.warnings)
-        return self.store.put(self._rules.evaluate(first, unknown=self._sampler.unknown_health)).snapshot
+        try:
+            known_at_seconds = self._refresher.answered_at_seconds
+            first = self._evaluate(self._sampler.sample(warnings=self._refresher.warnings))
+            self._last = self.store.put(self._with_known_health(first, known_at_seconds)).snapshot
+            self._known_at_seconds = known_at_seconds
+        except Exception as error:
+            # Clients have to learn why nothing is known, so the daemon starts anyway.
+            self._log_failure(error)
+            self._repeat_last()
+        return self.store.latest.snapshot
 
     async def close_inputs(self) -> None:
         await self.exporters.close()
@@ -354,24 +376,31 @@ class SnapshotPublisher:
         try:
             snapshot = self._publish(whole=whole)
         except Exception as error:
-            # An error in one snapshot must not end the daemon. Clients keep getting the previous snapshot.
-            if is_out_of_memory(error):
-                log_out_of_memory("out of memory: a snapshot could not be taken; the one before stays")
-            else:
-                _log.exception("a snapshot could not be taken")
+            # An error in one snapshot must not end the daemon.
+            is_new = self._log_failure(error)
+            try:
+                self._repeat_last()
+            except Exception:
+                if is_new:
+                    _log.exception("the last snapshot could not be published again")
             return
+        if whole:
+            self._failure = ""
         if self.sysfs_export is not None:
             self.sysfs_export.submit(snapshot)
 
     def _publish(self, *, whole: bool) -> Snapshot:
+        known_at_seconds = self._refresher.answered_at_seconds  # read first, as the source may answer meanwhile
         warnings = self._refresher.warnings + self.kubelet.warnings
         snapshot = self._sampler.sample(whole=whole, warnings=warnings)
         attributed = self._attributor.attribute(snapshot)
         if whole:
             logged = () if self._kernel_log is None else self._kernel_log.read()
-            evaluated = self._rules.evaluate(attributed, self._sampler.ended, logged, self._sampler.unknown_health)
+            evaluated = self._evaluate(attributed, logged)
         else:
             evaluated = self._rules.carry_over(attributed)
+            known_at_seconds = self._known_at_seconds
+        evaluated = self._with_known_health(evaluated, known_at_seconds)
         moved_seconds = self._clock.moved_seconds()
         departures = self._sampler.departures
         ended = self.accounts.observe(attributed, departures)
@@ -382,12 +411,52 @@ class SnapshotPublisher:
             published = replace(published, ended=recent)
         self._audit.record_faults(published)
         stored = self.store.put(published, remember=whole)
+        self._last, self._known_at_seconds = stored.snapshot, known_at_seconds
         if whole:
             self._finding_log.log_new(stored.snapshot)
             self._act_on_findings(stored.snapshot)
             self.exporters.observe(stored.snapshot)
             self.on_tick()
         return snapshot
+
+    def _evaluate(self, snapshot: Snapshot, logged: Sequence[KernelRecord] = ()) -> Snapshot:
+        return self._rules.evaluate(snapshot, self._sampler.ended, logged, self._sampler.unknown_health)
+
+    def _with_known_health(self, snapshot: Snapshot, known_at_seconds: float | None) -> Snapshot:
+        """Returns the snapshot. If the devices were read too long ago, their health becomes unknown.
+
+        Findings stay: a fault does not end because the driver no longer answers.
+        """
+        limit_seconds = longest_silence_seconds(self._interval_seconds)
+        if known_at_seconds is None:
+            reason = "its devices were not read yet"
+        elif self._monotonic() - known_at_seconds > limit_seconds:
+            reason = f"the state of its devices is more than {limit_seconds:g} s old"
+        else:
+            return snapshot
+        cause = self._failure or self._refresher.cause
+        indices = evaluated_devices(snapshot) or tuple(range(snapshot.instance.device_count))
+        health = snapshot.health or Health(indices)
+        unknown = dict.fromkeys(health.device_indices, f"{reason}{cause and f', because {cause}'}")
+        return replace(snapshot, health=health.with_unknown(unknown))
+
+    def _log_failure(self, error: Exception) -> bool:
+        """Logs why a snapshot could not be taken, unless the last one failed alike. Returns whether it logged."""
+        before, name = self._failure, type(error).__name__
+        self._failure = f"a snapshot could not be taken: {name}: {excerpt(str(error), _MOST_ERROR_CHARACTERS)}"
+        if self._failure == before:
+            return False
+        if is_out_of_memory(error):
+            log_out_of_memory("out of memory: a snapshot could not be taken; the one before stays")
+        else:
+            _log.error("%s", self._failure, exc_info=error)
+        return True
+
+    def _repeat_last(self) -> None:
+        """Publishes the last snapshot again, or one without devices, with a warning about the failure."""
+        repeated = self._sampler.repeat(self._last or self._sampler.empty_snapshot(), self._failure)
+        stored = self.store.put(self._with_known_health(repeated, self._known_at_seconds), remember=False)
+        self.exporters.observe(stored.snapshot)
 
     def _act_on_findings(self, snapshot: Snapshot) -> None:
         began, ended = self._finding_diff.update(snapshot.health)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from zlib import decompress
 
@@ -12,12 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neurond.allocator import CoreAllocator
+from neurond.daemon import SnapshotPublisher
+from neurond.host import WatchedHost
+from neurond.journal.state_files import AuditLog
+from neurond.settings import Settings
 from neurond.snapshots.store import SnapshotStore, SourceRefresher, TickSchedule
 from neurond.sources import DeviceReading
 from neurond.sources.simulated import SimulatedSource, simulated_shape
+from neurond.system.clocks import SteadyClock
 
 from neurontools import catalog, model
-from neurontools.model import SourceKind
+from neurontools.model import Snapshot, SourceKind, health
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.convert import from_message
 from neurontools.testing import idle_host
@@ -32,7 +38,9 @@ class _Hardware:
     is_slow = True
 
     def __init__(self) -> None:
-        self.instance = idle_host("trn1.2xlarge").instance
+        self.host = idle_host("trn1.2xlarge")
+        self.instance = self.host.instance
+        self.executions_total = 0
         self.may_answer = threading.Event()
         self.reads = 0
         self.fault: Exception | None = None
@@ -44,7 +52,8 @@ class _Hardware:
             raise self.fault
 
     def read(self) -> DeviceReading:
-        return DeviceReading((), ())
+        cores = tuple(replace(core, executions_total=self.executions_total) for core in self.host.cores)
+        return DeviceReading(self.host.devices, cores)
 
 
 async def test_a_read_that_does_not_end_holds_nobody_up() -> None:
@@ -80,6 +89,81 @@ async def test_a_source_in_memory_needs_no_thread() -> None:
     before = set(threading.enumerate())
     await SourceRefresher(SimulatedSource(kind, CoreAllocator(simulated_shape(kind)))).refresh(HANG_SECONDS)
     assert set(threading.enumerate()) <= before
+
+
+class _Daemon:
+    """Publishes snapshots of the hardware. The test sets the time."""
+
+    def __init__(self, roots: Path) -> None:
+        self.hardware = _Hardware()
+        self.hardware.may_answer.set()
+        self.now_seconds = 1000.0
+        root = str(roots)
+        settings = Settings("", 0.001, sysfs_root=root, proc_root=root, dev_root=root, pod_resources_socket=root)
+        host = WatchedHost(self.hardware, CoreAllocator(simulated_shape(catalog.load("trn1.2xlarge"))), None)
+        self.publisher = SnapshotPublisher(
+            settings, host, SteadyClock(), AuditLog(None), None, lambda: self.now_seconds
+        )
+
+    async def tick(self, later_seconds: float = 0.0) -> Snapshot:
+        """The snapshot in the store after a tick."""
+        self.now_seconds += later_seconds
+        await self.publisher.refresh()
+        self.publisher.publish(whole=True)
+        return from_message(Snapshot, pb.GetSnapshotResponse.FromString(self.publisher.store.latest.message).snapshot)
+
+
+def _told(snapshot: Snapshot) -> tuple[bool | None, str]:
+    found = health.verdicts(snapshot)
+    return health.is_healthy(found), health.summary(found, snapshot)
+
+
+HEALTHY = (True, "1 device is healthy")
+UNKNOWN = "health of 1 of 1 devices not known: the state of its devices is more than 3 s old, because "
+FAILURE = "a snapshot could not be taken: ValueError: Value out of range: 18446744073709551616"
+
+
+async def test_a_tick_that_fails_is_told_and_after_three_seconds_nobody_is_called_healthy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = _Daemon(tmp_path)
+    await daemon.publisher.publish_first()
+    before = await daemon.tick()
+    assert (_told(before), before.warnings) == (HEALTHY, ())
+    daemon.hardware.executions_total = 2**64  # fits into no message
+    soon, late = await daemon.tick(1.0), await daemon.tick(2.1)
+    assert (_told(soon), _told(late)) == (HEALTHY, (None, UNKNOWN + FAILURE))
+    assert soon.warnings == late.warnings == (FAILURE,)
+    assert (late.sequence > soon.sequence > before.sequence, late.taken_at_seconds) == (True, before.taken_at_seconds)
+    assert [record.message for record in caplog.records] == [FAILURE], "once"
+    daemon.hardware.executions_total = 5
+    after = await daemon.tick()
+    assert (_told(after), after.warnings, after.cores[0].executions_total) == (HEALTHY, (), 5)
+
+
+async def test_a_daemon_whose_first_tick_fails_starts_and_knows_nothing(tmp_path: Path) -> None:
+    daemon = _Daemon(tmp_path)
+    daemon.hardware.executions_total = 2**64
+    first = await daemon.publisher.publish_first()
+    why = f"its devices were not read yet, because {FAILURE}"
+    assert (_told(first), first.warnings) == ((None, f"health of 1 of 1 devices not known: {why}"), (FAILURE,))
+    assert _told(await daemon.tick())[0] is None
+    daemon.hardware.executions_total = 5
+    assert _told(await daemon.tick()) == HEALTHY
+
+
+async def test_a_driver_that_does_not_answer_is_not_called_healthy_for_long(tmp_path: Path) -> None:
+    daemon = _Daemon(tmp_path)
+    await daemon.publisher.publish_first()
+    daemon.hardware.may_answer.clear()
+    assert _told(await daemon.tick(3.0)) == HEALTHY
+    late = await daemon.tick(0.1)
+    assert _told(late) == (None, f"{UNKNOWN}the driver does not answer")
+    assert "the driver has not answered for 0 s: the state of the devices is that old" in late.warnings
+    daemon.hardware.may_answer.set()
+    async with asyncio.timeout(HANG_SECONDS):
+        while _told(await daemon.tick()) != HEALTHY:
+            pass
 
 
 @pytest.mark.parametrize(

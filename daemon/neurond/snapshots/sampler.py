@@ -112,6 +112,29 @@ class Sampler:
         )
         return self._rates.derive(snapshot, processes_read=whole)
 
+    def empty_snapshot(self) -> Snapshot:
+        """Returns a snapshot without devices and processes, in place of one that could not be taken."""
+        self._sequence += 1
+        now_seconds = time.monotonic()
+        return Snapshot(
+            sequence=self._sequence,
+            taken_at_unix_seconds=self._clock.at(now_seconds),
+            taken_at_seconds=now_seconds,
+            interval_seconds=self._interval_seconds,
+            source=self._source.kind,
+            instance=self._source.instance,
+            devices=(),
+            cores=(),
+            processes=(),
+            daemon_version=__version__,
+            daemon_pid=os.getpid(),
+        )
+
+    def repeat(self, snapshot: Snapshot, warning: str) -> Snapshot:
+        """Returns an earlier snapshot under the next sequence number, with a further warning."""
+        self._sequence += 1
+        return replace(snapshot, sequence=self._sequence, warnings=(warning, *snapshot.warnings))
+
     def _processes(self, now_seconds: float, found: tuple[Process, ...]) -> tuple[Process, ...]:
         """Returns all processes by PID: attached processes, and those that the source found with open devices.
 
@@ -194,9 +217,14 @@ def _drop_foreign_cores(process: Process, owner_of: dict[int, int | None]) -> Pr
     )
 
 
-# A process counts as silent after this many intervals without a report, because one report may be late.
+# One report, or one reading of the devices, may be late.
 _SILENT_INTERVALS = 3.0
 _SILENT_SECONDS = 3.0
+
+
+def longest_silence_seconds(interval_seconds: float) -> float:
+    """Returns the age from which a process counts as silent, and the state of the devices as unknown."""
+    return max(_SILENT_SECONDS, _SILENT_INTERVALS * interval_seconds)
 
 
 def build_process(
@@ -225,7 +253,6 @@ def build_process(
     )
     if report is None:
         return identity
-    patience_seconds = max(_SILENT_SECONDS, _SILENT_INTERVALS * interval_seconds)
     return replace(
         identity,
         host_memory=report.host_memory,
@@ -240,7 +267,7 @@ def build_process(
         counted_since_seconds=report.counted_since_seconds,
         core_work=_work(lease) if report.counted_since_seconds is not None else (),
         measured_at_seconds=report.measured_at_seconds,
-        reporting=now_seconds - report.measured_at_seconds <= patience_seconds,
+        reporting=now_seconds - report.measured_at_seconds <= longest_silence_seconds(interval_seconds),
     )
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -137,24 +137,40 @@ _log = logging.getLogger(__name__)
 class SourceRefresher:
     """Refreshes a slow source in a daemon thread, because a read of hardware may hang forever."""
 
-    def __init__(self, source: DeviceSource) -> None:
+    def __init__(self, source: DeviceSource, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._source = source
+        self._monotonic = monotonic
         self._requests: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = queue.SimpleQueue()
         self._pending: asyncio.Future[None] | None = None
         self._pending_since = 0.0
         self._failure = ""
+        self._answered_at_seconds: float | None = None
         if source.is_slow:
             # A short switch interval limits how long the event loop waits for the GIL while devices are read.
             sys.setswitchinterval(_SWITCH_SECONDS)
             threading.Thread(target=self._work, name="source", daemon=True).start()
 
     @property
+    def answered_at_seconds(self) -> float | None:
+        """When the devices were last read (CLOCK_MONOTONIC); None if they never were."""
+        return self._answered_at_seconds if self._source.is_slow else self._monotonic()
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """A warning if the state of the devices is old or could not be read."""
-        if self._pending is not None and not self._pending.done():
-            seconds = time.monotonic() - self._pending_since
+        if self._is_waiting:
+            seconds = self._monotonic() - self._pending_since
             return (f"the driver has not answered for {seconds:.0f} s: the state of the devices is that old",)
         return (self._failure,) if self._failure else ()
+
+    @property
+    def cause(self) -> str:
+        """Why the state of the devices is old, without times; "" if it is not."""
+        return "the driver does not answer" if self._is_waiting else self._failure
+
+    @property
+    def _is_waiting(self) -> bool:
+        return self._pending is not None and not self._pending.done()
 
     async def refresh(self, patience_seconds: float) -> None:
         """Starts a refresh of the source unless one is running. Waits up to `patience_seconds` for its end."""
@@ -163,7 +179,7 @@ class SourceRefresher:
         if self._pending is None or self._pending.done():
             loop = asyncio.get_running_loop()
             self._pending = loop.create_future()
-            self._pending_since = time.monotonic()
+            self._pending_since = self._monotonic()
             self._requests.put((loop, self._pending))
         await asyncio.wait({self._pending}, timeout=patience_seconds)
 
@@ -173,6 +189,7 @@ class SourceRefresher:
             try:
                 self._source.refresh()
                 self._failure = ""
+                self._answered_at_seconds = self._monotonic()
             except Exception as error:
                 # An error in one refresh must not end the thread that refreshes the source.
                 self._failure = f"the devices could not be read: {error}"
