@@ -192,6 +192,13 @@ def test_ecc_events_are_of_the_period_and_at_first_since_the_driver_was_loaded()
     assert total > corrected(first, None) > 0
     assert corrected(first, None) + corrected(second, first) == total == corrected(second, None)
     assert corrected(second, second) == 0
+    assert second.health is not None
+    unread = tuple(replace(device, ecc=replace(device.ecc, mem_corrected_total=None)) for device in second.devices)
+    why = "neuron3/stats/hardware/mem_ecc_corrected can't be read: is empty"
+    unread_snapshot = replace(second, devices=unread, health=second.health.with_unknown({3: why}))
+    assert corrected(unread_snapshot, first) == corrected(second, unread_snapshot) == 0
+    counters = made(unread_snapshot, first)["system_data"]["neuron_hw_counters"]
+    assert counters["error"] == f"device 3: {why}"
 
 
 def test_silence_is_an_error_and_not_a_zero() -> None:

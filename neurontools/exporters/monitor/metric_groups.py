@@ -347,10 +347,11 @@ def _vcpu_usage(period: RecordPeriod) -> VcpuUsageGroup:
 
 def _hw_counters(period: RecordPeriod) -> HwCounters:
     before = {device.index: device for device in period.before.devices} if period.before else {}
+    unknown = {} if period.now.health is None else period.now.health.unknown_devices
     return {
         "period": period.seconds,
         "neuron_devices": [_device_ecc(device, before.get(device.index)) for device in period.now.devices],
-        "error": "",
+        "error": next((f"device {index}: {reason}" for index, reason in unknown.items()), ""),
     }
 
 
@@ -358,11 +359,12 @@ def _device_ecc(device: Device, before: Device | None) -> DeviceEcc:
     counts = {"neuron_device_index": device.index}
     for name in _ECC_COUNTERS:
         kind, _, outcome = name.partition("_")
-        # The format requires integers, so events that the driver does not count are 0.
-        now = getattr(device.ecc, f"{name}_total") or 0
-        earlier = getattr(before.ecc, f"{name}_total") or 0 if before else 0
-        # If a counter is smaller than before, the driver was reloaded and counts from 0 again.
-        counts[f"{kind}_ecc_{outcome}"] = now - earlier if now >= earlier else now
+        now = getattr(device.ecc, f"{name}_total")
+        earlier = getattr(before.ecc, f"{name}_total") if before else 0
+        # The format requires integers, so unknown events are 0. If a counter is smaller than before, the driver was
+        # reloaded and counts from 0 again.
+        is_known = now is not None and earlier is not None
+        counts[f"{kind}_ecc_{outcome}"] = 0 if not is_known else now - earlier if now >= earlier else now
     return cast(DeviceEcc, counts)
 
 
