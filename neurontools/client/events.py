@@ -17,7 +17,7 @@ from neurontools.model.finding import FindingKind
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
 from neurontools.util.terminal import escape_controls
-from neurontools.util.units import counted, duration_text, ranges_text
+from neurontools.util.units import counted, duration_text, ranges_text, strip_durations
 
 CLOCK_STEP_SECONDS, CLOCK_STEP_RATIO = 2.0, 0.001
 """The wall clock was set if, between two snapshots, it moved this much more or less than the monotonic clock: by at
@@ -109,8 +109,10 @@ def _events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot) -> Iterator
     yield from _process_events(before, after, at)
     yield from _device_events(before, after, at)
     yield from _finding_events(before, after, at)
-    for warning in after.warnings:
-        if warning not in before.warnings:
+    new = [] if after.warnings == before.warnings else after.warnings
+    known = set(map(strip_durations, before.warnings)) if new else set()
+    for warning in new:
+        if strip_durations(warning) not in known:
             yield HostEvent(at, "warning", EventSeverity.WARNING, escape_controls(warning[:_LONGEST_TEXT]))
 
 

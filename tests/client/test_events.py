@@ -116,3 +116,14 @@ def test_without_verdicts_nothing_is_told_that_somebody_would_have_to_judge() ->
     assert now.health is not None
     assert now.health.findings
     assert told(unjudged, now) == [], "when what is found now began is not known"
+
+
+def test_a_warning_is_told_once_while_only_its_seconds_grow() -> None:
+    quiet = ScenarioHost("trn1.2xlarge", "idle").at(5.0)
+    texts = [f"the driver has not answered for {seconds} s" for seconds in (1, 2)] + ["another thing"]
+    snapshots = [quiet, *(replace(quiet, warnings=(text,)) for text in texts)]
+    assert [told(before, after) for before, after in pairwise(snapshots)] == [
+        [("warning", texts[0])],
+        [],
+        [("warning", texts[2])],
+    ]
