@@ -32,6 +32,7 @@ from neurontools.model.execution import (
     bucket_seconds,
 )
 from neurontools.model.snapshot import count_key, counters_continue
+from neurontools.util.units import sum_known
 from tests.harness.snapshots import process_of, snapshot_of
 
 UNKNOWN = DeviceMemory(**dict.fromkeys((field.name for field in fields(DeviceMemory)), None))
@@ -224,3 +225,8 @@ def test_a_difference_never_has_a_sum_below_zero_and_is_refused_to_what_is_no_pa
     ):
         with pytest.raises(ValueError, match=cause):
             execution.subtract_histograms(later, earlier)
+
+
+def test_a_sum_of_counts_that_no_message_can_hold_is_unknown() -> None:
+    assert [sum_known([2**64 - 2, more]) for more in (1, 2, None)] == [2**64 - 1, None, 2**64 - 2]
+    assert sum_known([1e19, 1e19]) == 2e19

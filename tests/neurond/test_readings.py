@@ -305,6 +305,9 @@ def test_unhealthy_components_are_told(drivers: Drivers) -> None:
     source = drivers.source(tree)
     assert device_of(source).reported_health == ReportedHealth(("hbm", "link_host"))
     assert source.read().warnings == ()
+    tree.write(path, "")  # a driver that can't tell; of a healthy device it writes a newline
+    assert device_of(source).reported_health is None
+    assert source.read().unknown_health == {0: f"{path.partition('neuron_device/')[2]} can't be read: is empty"}
     assert device_of(drivers.source(drivers.tree("trn2.3xlarge", driver_version="2.29.0.0"))).reported_health is None
 
 
