@@ -102,6 +102,7 @@ class CoreLease:
     counted_before: dict[int, CoreReport] = field(default_factory=dict)
     """First report of each core, by local index, if the process began before the daemon. Its counts are subtracted."""
     peak_device_memory_bytes: int | None = None  # highest memory use so far, in bytes; None before the first report
+    has_final_report: bool = False
 
     @property
     def logical_cores(self) -> range:
@@ -277,9 +278,11 @@ class CoreAllocator:
         self._on_ownership_change()
         return lease
 
-    def report(self, token: str, report: RuntimeReport) -> None:
-        """Stores the report of a process. If it raises Refusal, nothing changes."""
+    def report(self, token: str, report: RuntimeReport, *, is_final: bool = False) -> None:
+        """Stores the report of a process. Ignores reports after a final one. If it raises Refusal, nothing changes."""
         lease = self.find_lease(token)
+        if lease.has_final_report:  # the report was on its way over the other connection
+            return
         if not lease.count:
             raise InvalidReport("this process holds no cores; call Attach before Report")
         for local_index, core in report.cores.items():
@@ -294,6 +297,7 @@ class CoreAllocator:
             for local_index, core in report.cores.items():
                 lease.counted_before.setdefault(local_index, core)
         lease.report = report
+        lease.has_final_report = is_final
         lease.cores.update(report.cores)
         used_bytes = sum(core.memory.total_bytes or 0 for core in lease.cores.values())
         lease.peak_device_memory_bytes = max(used_bytes, lease.peak_device_memory_bytes or 0)

@@ -40,7 +40,7 @@ from neurond.service.socket_files import SocketFiles, closed_umask, group_id
 from neurond.settings import Settings
 from neurond.snapshots.sampler import Sampler, longest_silence_seconds
 from neurond.snapshots.store import SnapshotStore, SourceRefresher, TickSchedule
-from neurond.system.clocks import SteadyClock, by_wall_clock, ended_by_wall_clock, fault_by_wall_clock
+from neurond.system.clocks import SteadyClock, by_wall_clock, fault_by_wall_clock
 from neurond.system.kernel_log import KernelLogWriter
 from neurond.system.lifecycle import (
     finish_other_tasks,
@@ -136,7 +136,13 @@ class Daemon:
         proxy = ConnectionProxy(peers)
         calls = OpenCalls(peers, proxy.server.find_peer)
         attach_socket = AttachSocket(
-            self._allocator, peers, self._clock, publisher.accounts.end, self._faults, self._audit
+            self._allocator,
+            peers,
+            self._clock,
+            self._runtime.final_report,
+            publisher.accounts.end,
+            self._faults,
+            self._audit,
         )
         if self._settings.listen is not None:
             from neurond.service.network_api import NetworkApi
@@ -175,6 +181,8 @@ class Daemon:
             await self._tick_until(ending, peers)
         finally:
             _log.info("ending")
+            self._publish_pending()  # the processes that have left since the last snapshot
+            publisher.ended.add(publisher.accounts.take_rest())
             await calls.end(_GRACE_SECONDS)
             proxy.close()
             if self._network is not None:
@@ -403,8 +411,7 @@ class SnapshotPublisher:
         evaluated = self._with_known_health(evaluated, known_at_seconds)
         moved_seconds = self._clock.moved_seconds()
         departures = self._sampler.departures
-        ended = self.accounts.observe(attributed, departures)
-        self.ended.add(ended_by_wall_clock(process, moved_seconds) for process in ended)
+        self.ended.add(self.accounts.observe(attributed, departures, moved_seconds))
         self._audit.record_attaches(attributed, departures, attributed.taken_at_unix_seconds + moved_seconds)
         published = by_wall_clock(evaluated, moved_seconds)
         if recent := self.ended.recent(published.taken_at_unix_seconds):

@@ -170,10 +170,11 @@ class EndedProcessLog:
         self._read: dict[int, float] = {}  # time of the last snapshot that was read, for each time step
 
     def add(self, processes: Iterable[EndedProcess]) -> None:
-        """Adds ended processes, except those already in the log."""
+        """Adds ended processes. A process in the log is replaced only when it has lived on until now."""
         for process in processes:
-            key = (process.pid, process.began_at_unix_seconds, process.ended_at_unix_seconds)
-            self._ended.setdefault(key, process)
+            before = self._ended.setdefault(process.identity, process)
+            if before.lives_on:
+                self._ended[process.identity] = process
         for key in list(self._ended)[: max(0, len(self._ended) - MOST_ENDED)]:
             del self._ended[key]
 

@@ -315,8 +315,18 @@ class EndedProcess:
     exit_status: int | None = None  # like subprocess.returncode: exit code, or negative signal number
     lives_on: bool = False  # whether the process released its cores and continued to run
     inferred_fields: tuple[str, ...] = ()  # names of fields with an inferred value: neuroncore_count
+    counts_are_final: bool | None = None
+    """Whether the process sent a final report. If False, the work since its last report is missing.
+
+    None: unknown, or the process did not report.
+    """
 
     __repr__ = repr_of_fields("pid", "user", "command", "neuroncore_count", "exit_status")
+
+    @property
+    def identity(self) -> tuple[int, float, float]:
+        """Two records with this value in common are of one attachment; the later one is more complete."""
+        return self.pid, self.began_at_unix_seconds, self.ended_at_unix_seconds
 
     @property
     def held_seconds(self) -> float:

@@ -1626,6 +1626,7 @@ class EndedProcess(google.protobuf.message.Message):
     EXIT_STATUS_FIELD_NUMBER: builtins.int
     LIVES_ON_FIELD_NUMBER: builtins.int
     INFERRED_FIELDS_FIELD_NUMBER: builtins.int
+    COUNTS_ARE_FINAL_FIELD_NUMBER: builtins.int
     pid: builtins.int
     """PID of the process."""
     uid: builtins.int
@@ -1663,7 +1664,11 @@ class EndedProcess(google.protobuf.message.Message):
     exit_status: builtins.int
     """Exit code of the process, or the negative number of the signal that ended it; absent: unknown."""
     lives_on: builtins.bool
-    """Whether the process continues without cores."""
+    """Whether the process continues without cores. A later record with the same times replaces this one when it ends."""
+    counts_are_final: builtins.bool
+    """Whether the process delivered a final report. false: the counts are those of its last report, and the work of at
+    most one interval is missing. Absent: unknown, or the process did not report.
+    """
     @property
     def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Devices of the cores that the process held."""
@@ -1706,11 +1711,14 @@ class EndedProcess(google.protobuf.message.Message):
         exit_status: builtins.int | None = ...,
         lives_on: builtins.bool = ...,
         inferred_fields: collections.abc.Iterable[builtins.str] | None = ...,
+        counts_are_final: builtins.bool | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_exit_status", b"_exit_status", "_flop_total", b"_flop_total", "_job", b"_job", "_mfu_ratio", b"_mfu_ratio", "_peak_device_memory_bytes", b"_peak_device_memory_bytes", "_steps_total", b"_steps_total", "_uid", b"_uid", "_user", b"_user", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "errors", b"errors", "executions", b"executions", "exit_status", b"exit_status", "flop_total", b"flop_total", "job", b"job", "mfu_ratio", b"mfu_ratio", "peak_device_memory_bytes", b"peak_device_memory_bytes", "steps_total", b"steps_total", "uid", b"uid", "user", b"user", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_exit_status", b"_exit_status", "_flop_total", b"_flop_total", "_job", b"_job", "_mfu_ratio", b"_mfu_ratio", "_peak_device_memory_bytes", b"_peak_device_memory_bytes", "_steps_total", b"_steps_total", "_uid", b"_uid", "_user", b"_user", "_utilization_ratio", b"_utilization_ratio", "began_at_unix_seconds", b"began_at_unix_seconds", "busy_seconds_total", b"busy_seconds_total", "command", b"command", "device_indices", b"device_indices", "ended_at_unix_seconds", b"ended_at_unix_seconds", "errors", b"errors", "executions", b"executions", "exit_status", b"exit_status", "flop_total", b"flop_total", "inferred_fields", b"inferred_fields", "job", b"job", "lives_on", b"lives_on", "logical_neuroncore_config", b"logical_neuroncore_config", "mfu_ratio", b"mfu_ratio", "neuroncore_count", b"neuroncore_count", "peak_device_memory_bytes", b"peak_device_memory_bytes", "pid", b"pid", "steps_total", b"steps_total", "synthetic", b"synthetic", "tag", b"tag", "uid", b"uid", "user", b"user", "utilization_ratio", b"utilization_ratio"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_counts_are_final", b"_counts_are_final", "_exit_status", b"_exit_status", "_flop_total", b"_flop_total", "_job", b"_job", "_mfu_ratio", b"_mfu_ratio", "_peak_device_memory_bytes", b"_peak_device_memory_bytes", "_steps_total", b"_steps_total", "_uid", b"_uid", "_user", b"_user", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "counts_are_final", b"counts_are_final", "errors", b"errors", "executions", b"executions", "exit_status", b"exit_status", "flop_total", b"flop_total", "job", b"job", "mfu_ratio", b"mfu_ratio", "peak_device_memory_bytes", b"peak_device_memory_bytes", "steps_total", b"steps_total", "uid", b"uid", "user", b"user", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_counts_are_final", b"_counts_are_final", "_exit_status", b"_exit_status", "_flop_total", b"_flop_total", "_job", b"_job", "_mfu_ratio", b"_mfu_ratio", "_peak_device_memory_bytes", b"_peak_device_memory_bytes", "_steps_total", b"_steps_total", "_uid", b"_uid", "_user", b"_user", "_utilization_ratio", b"_utilization_ratio", "began_at_unix_seconds", b"began_at_unix_seconds", "busy_seconds_total", b"busy_seconds_total", "command", b"command", "counts_are_final", b"counts_are_final", "device_indices", b"device_indices", "ended_at_unix_seconds", b"ended_at_unix_seconds", "errors", b"errors", "executions", b"executions", "exit_status", b"exit_status", "flop_total", b"flop_total", "inferred_fields", b"inferred_fields", "job", b"job", "lives_on", b"lives_on", "logical_neuroncore_config", b"logical_neuroncore_config", "mfu_ratio", b"mfu_ratio", "neuroncore_count", b"neuroncore_count", "peak_device_memory_bytes", b"peak_device_memory_bytes", "pid", b"pid", "steps_total", b"steps_total", "synthetic", b"synthetic", "tag", b"tag", "uid", b"uid", "user", b"user", "utilization_ratio", b"utilization_ratio"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_busy_seconds_total", b"_busy_seconds_total"]) -> typing.Literal["busy_seconds_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_counts_are_final", b"_counts_are_final"]) -> typing.Literal["counts_are_final"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_exit_status", b"_exit_status"]) -> typing.Literal["exit_status"] | None: ...
     @typing.overload

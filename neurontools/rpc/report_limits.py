@@ -4,6 +4,14 @@ A BERT trained and evaluated on eight sequence lengths has 15 models, each with 
 keeps at most 512 programs by default.
 """
 
+FINAL_REPORT = b"final_report"
+"""First word of the line that announces a final report on the attach socket; the size of the report in bytes follows.
+
+The serialized Report follows the line. The process then closes the connection, so the daemon has the report before the
+end of the connection, even if the process has ended by then.
+"""
+MOST_FINAL_REPORT_BYTES = 2**17  # less than the send buffer of a Unix socket
+
 MOST_MODELS = 512
 MOST_OPERATORS = 17  # times of 16 operators, and the sum of all other operators
 LONGEST_OPERATOR_NAME = 128

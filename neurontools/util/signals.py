@@ -25,6 +25,10 @@ _DEFERRED: tuple[int, ...] = (
 )
 
 
+never_raising_handlers: set[Callable[..., object]] = set()
+"""Signal handlers that never raise, and so are never deferred."""
+
+
 class DeferredSignals:
     """Defers Python signal handlers until `release`, or until the exit of the context manager.
 
@@ -38,7 +42,7 @@ class DeferredSignals:
         defer = self._defer
         for number in _DEFERRED:
             handler = _signal.getsignal(number)
-            if callable(handler):
+            if callable(handler) and handler not in never_raising_handlers:
                 self._handlers[number] = handler
                 _signal.signal(number, defer)
 

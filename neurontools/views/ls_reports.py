@@ -190,6 +190,7 @@ class EndedRow:
     steps_total: int | None
     exit_status: int | None
     lives_on: bool
+    counts_are_final: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +272,8 @@ def ended_text(report: EndedReport, *, is_wide: bool = False) -> str:
     for title, totals in (("user", total_by_user(report.processes)), ("job", total_by_job(report.processes))):
         names = Column[EndedTotal]((title.upper(),), lambda row: _printable(row.name, _NAME_CELLS))
         text += f"by {title}\n" + ascii_table((names, *_SUM_COLUMNS), [[row] for row in totals])
+    if any(process.counts_are_final is False for process in report.processes):
+        text += "+ without a final report: the work since the last report is missing\n"
     return text
 
 
@@ -288,7 +291,10 @@ _PROCESS_COLUMNS: tuple[Column[EndedProcess], ...] = (
     Column(("PEAK", "MEMORY"), lambda row: units.bytes_text(row.peak_device_memory_bytes)),
     Column(
         ("EXECUTIONS",),
-        lambda row: units.count_text(None if row.executions is None else row.executions.completed_total),
+        lambda row: (
+            units.count_text(None if row.executions is None else row.executions.completed_total)
+            + "+" * (row.counts_are_final is False)
+        ),
     ),
     Column(("ERRORS",), lambda row: units.count_text(_error_count(row.failed_executions_total, row.errors_total))),
 )

@@ -93,6 +93,8 @@ def _process_footer(context: RenderContext, ended: list[EndedProcess], width: in
         f" from {began} on ND {ranges_text(process.device_indices) or '-'}, LNC {process.logical_neuroncore_config}, "
         f"tag {printable(process.tag, 60)}{steps}, uid {'-' if process.uid is None else process.uid}"
     )
+    if process.counts_are_final is False:
+        facts += ", no final report: the work since the last one is missing"
     if process.synthetic:
         facts += ", synthetic: not a real process"
     return [

@@ -2,7 +2,8 @@
 
     python attached_child.py SOCKET CORE_COUNT [uid]
 
-Orders on stdin, a line each: `fork` forks a child that only waits, and prints its PID; `exit CODE` ends at once.
+Orders on stdin, a line each: `fork` forks a child that only waits, and prints its PID; `detach` closes the
+connection; `exit CODE` ends at once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def main(path: str, core_count: int, uid: int) -> None:
     os.setuid(uid)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(f"{path}.attach")
-    token = connection.makefile("r").readline().strip()
+    with connection.makefile("r") as lines:
+        token = lines.readline().strip()
     if core_count:
         request = neuron_pb2.AttachRequest(token=token, core_count=core_count, tag=os.environ.get(TAG, ""))
         call.call(path, "/neurontools.v1.RuntimeService/Attach", request.SerializeToString(), timeout_seconds=300)
@@ -32,6 +34,8 @@ def main(path: str, core_count: int, uid: int) -> None:
             if child == 0:
                 signal.pause()
             print(child, flush=True)
+        if order == "detach\n":
+            connection.close()
         if order.startswith("exit "):
             os._exit(int(order[5:]))  # the connection and the process end together, as the kernel does it
 

@@ -52,6 +52,10 @@ class AttachedProcess:
         if wait:
             self._wait()
 
+    def detach(self) -> None:
+        """Closes its connection; the process goes on."""
+        self._order("detach")
+
     def exit(self, code: int) -> None:
         self._order(f"exit {code}")
         self._wait()

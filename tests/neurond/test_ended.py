@@ -46,6 +46,7 @@ from neurontools.model import (
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.util.directory import NotTrusted
 from neurontools.util.errors import UserError
+from tests.harness import python_process
 from tests.harness.attached_process import AttachedProcess
 from tests.harness.model_parts import parts
 from tests.harness.reporting_process import holder
@@ -139,6 +140,7 @@ def test_who_lets_its_devices_go_who_follows_with_its_pid_and_who_attaches_later
     of.observe(at(0, found()), ())
     (ended,) = of.observe(at(1, found(started_at=NOW)), ())
     assert (ended.how, ended.ended_at_unix_seconds) == ("let go", NOW + 1), "the next with the same PID is another"
+    assert of.observe(at(2, found(started_at=NOW)), ()) == [], "it lives on"
     (other,) = of.observe(at(3), ())
     assert other.began_at_unix_seconds == NOW + 1
     of.observe(at(4, found()), ())
@@ -158,9 +160,30 @@ def test_the_log_keeps_the_latest_and_says_since_when_it_knows() -> None:
     assert [process.ended_at_unix_seconds for process in log.since(latest[0])] == latest
 
 
+def test_a_record_of_a_process_that_lives_on_is_completed_when_it_ends(tmp_path: Path) -> None:
+    living = [True]
+    of = ProcessAccounts(lambda _process: living[0])
+    of.observe(at(0, found()), ())
+    (let_go,) = of.observe(at(1), [Departure(TOKEN, replace(attached(), pid=8), CoreUsage(), has_final_report=True)], 5)
+    of.end(TOKEN, ProcessOutcome(lives_on=True))
+    (other,) = of.observe(at(2), ())
+    log = EndedLog(NOW, EndedFile(str(tmp_path)))
+    log.add((let_go, other))
+    assert [process.how for process in log.since(0)] == ["let go", "let go"]
+    of.end(TOKEN, ProcessOutcome(-15))
+    living[0] = False
+    log.add(of.observe(at(3), (), 9))  # the clock of the host was set meanwhile
+    log.close()
+    assert [(each.pid, each.how, each.counts_are_final) for each in log.since(0)] == [
+        (7, "-", None),
+        (8, "signal 15", True),
+    ]
+    assert EndedLog(NOW, EndedFile(str(tmp_path))).since(0) == log.since(0)
+
+
 def test_a_snapshot_shows_what_ended_within_a_minute_and_not_all_of_many() -> None:
     log = EndedLog(NOW)
-    log.add(ended_at(0) for _ in range(MOST_RECENT + 5))
+    log.add(replace(ended_at(0), pid=pid) for pid in range(MOST_RECENT + 5))
     assert len(log.recent(NOW + 1)) == MOST_RECENT
     assert log.recent(NOW + RECENT_SECONDS + 1) == ()
 
@@ -351,6 +374,83 @@ def test_how_processes_ended_is_known(shared_daemon: RunningDaemon) -> None:
         assert ended(shared_daemon, killed.pid).neuroncore_count == 4
 
 
+WORK = """
+import hashlib, os, signal, sys, threading
+from neurontools.model import TrainingCounters
+from neurontools.runtime import Reporter
+from neurontools.runtime.reporting.process_end import run_before_immediate_exit
+reporter = Reporter.attach()
+model = reporter.load_model("m")
+for _ in range(500):
+    with model.execution(flop=3):
+        pass
+reporter.set_training(TrainingCounters(steps_total=50))
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "is_final"),
+    [
+        ("", 0, True),
+        ("raise ValueError", 1, True),
+        ("sys.exit(3)", 3, True),
+        ("signal.raise_signal(signal.SIGINT)", -signal.SIGINT, True),
+        ("signal.raise_signal(signal.SIGTERM)", -signal.SIGTERM, True),
+        ("signal.raise_signal(signal.SIGHUP)", -signal.SIGHUP, True),
+        # Python runs no handler during a native call.
+        (
+            "threading.Timer(0, os.kill, (os.getpid(), 15)).start(); hashlib.pbkdf2_hmac('md5', b'', b'', 2**31 - 1)",
+            -signal.SIGTERM,
+            True,
+        ),
+        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(4)); signal.raise_signal(signal.SIGTERM)", 4, True),
+        ("run_before_immediate_exit(); os._exit(5)", 5, True),
+        ("if os.fork() == 0: signal.raise_signal(signal.SIGTERM)\nos.wait(); reporter.close(); os._exit(6)", 6, True),
+        ("reporter.flush(60); os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, False),
+    ],
+)
+def test_counts_and_exit_status_are_exact_however_a_process_ends(
+    shared_daemon: RunningDaemon, end: str, status: int, is_final: bool
+) -> None:
+    command = [sys.executable, "-c", f"{WORK}{end}"]
+    environment = {**os.environ, "NEURONTOOLS_SOCKET": shared_daemon.socket, "NEURON_RT_NUM_CORES": "1"}
+    if status == -signal.SIGINT:  # the harness ends its processes by SIGINT before their functions of atexit
+        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    else:
+        process = python_process.popen(
+            command, loaded=python_process.MONITORS, env=environment, stderr=subprocess.DEVNULL
+        )
+    assert process.wait(HANG_SECONDS) == status
+    told = ended(shared_daemon, process.pid)
+    assert (told.exit_status, told.lives_on, told.counts_are_final) == (status, False, is_final)
+    assert told.executions is not None
+    assert (told.executions.completed_total, told.flop_total, told.steps_total) == (500, 1500, 50)
+
+
+def test_a_process_that_ends_long_after_it_let_its_cores_go_gets_its_exit_status(shared_daemon: RunningDaemon) -> None:
+    with AttachedProcess(shared_daemon, "1") as child:
+        child.detach()
+        first = ended(shared_daemon, child.pid)
+        assert first.how == "let go"
+        child.exit(7)
+        with Client(shared_daemon.socket) as client:
+            wait_until(lambda: [e.how for e in client.ended().processes if e.identity == first.identity] == ["exit 7"])
+
+
+@pytest.mark.parametrize(
+    "sent", [b"x", b"final_report 9\nshort", b"final_report 3\n\xff\xff\xff", b"final_report 131073\n"]
+)
+def test_a_final_report_that_is_none_changes_nothing(shared_daemon: RunningDaemon, sent: bytes) -> None:
+    attachment = Attachment(shared_daemon)
+    attachment.attach(core_count=1, tag=repr(sent))
+    attachment.report(pb.Report(measured_at_seconds=1.0, executions=pb.ExecutionCounters(completed_total=5)))
+    attachment.connection.sendall(sent)
+    attachment.close()
+    told = ended(shared_daemon, repr(sent))
+    assert told.executions is not None
+    assert (told.executions.completed_total, told.counts_are_final) == (5, False)
+
+
 def test_a_process_that_lets_its_cores_go_lives_on_and_snapshots_show_it(shared_daemon: RunningDaemon) -> None:
     told = let_go(shared_daemon, "lives on")
     assert (told.pid, told.how) == (os.getpid(), "let go")
@@ -415,4 +515,11 @@ def test_what_ended_is_known_after_restarts(start_daemon: StartDaemon, tmp_path:
         tags.append(f"before {end.name} {len(tags)}")
         let_go(daemon, tags[-1])
         wait_until(lambda: tags[-1] in (state / ENDED_FILE).read_text())
+        if end is signal.SIGTERM:  # a daemon that ends leaves nobody out who has left
+            tags.append(f"at the end {len(tags)}")
+            attachment = Attachment(daemon)
+            attachment.attach(core_count=2, tag=tags[-1])
+            attachment.close()
+            while any(daemon.owners()):
+                pass
         daemon.stop(end)

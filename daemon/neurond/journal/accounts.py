@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from neurond.allocator import CoreLease
+from neurond.system.clocks import ended_by_wall_clock
 from neurontools import catalog
 from neurontools.model import EndedProcess, NeuronCore, Process, Snapshot
 from neurontools.model.snapshot import counted_since_unix_seconds
@@ -14,23 +15,29 @@ from neurontools.util.units import sum_known
 
 MOST_COMMAND_CHARACTERS = 256
 _MOST_WAITING = 4096
+_MOST_FOUND_LIVING = 256  # at each snapshot, each of them costs a read of /proc/PID/stat
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """An attached process that has disconnected: its token, its last state and its core usage."""
+    """An attached process that has disconnected: its token, its last state and its core usage.
+
+    `has_final_report` is None if the process never reported.
+    """
 
     token: str
     process: Process
     use: CoreUsage
+    has_final_report: bool | None = None
 
 
 class ProcessAccounts:
     """Creates an account of each process that ends: owner, cores, times and counts. `is_alive` tests if a process runs.
 
     Call `observe` with every snapshot in order, and with the processes that disconnected since the previous one. Call
-    `end` with the exit status of each attached process. A process is reported as ended once its last snapshot and its
-    exit status are known.
+    `end` when an attached process has ended, with its exit status, or when it lives on without cores. A process is
+    reported as ended once its last snapshot and its outcome are known. A process that lives on is reported again when
+    it ends, with the same identity.
     """
 
     def __init__(self, is_alive: Callable[[Process], bool]) -> None:
@@ -39,29 +46,47 @@ class ProcessAccounts:
         self._found: dict[int, DriverAccount] = {}
         # Accounts of processes whose exit status is not known yet, by token.
         self._pending: OrderedDict[str, EndedProcess] = OrderedDict()
+        # Accounts of attached processes that live on, by token, and of others that let their devices go.
+        self._living: OrderedDict[str, EndedProcess] = OrderedDict()
+        self._found_living: deque[tuple[Process, EndedProcess]] = deque(maxlen=_MOST_FOUND_LIVING)
         # Exit statuses of processes that have no account yet, by token.
         self._outcomes: OrderedDict[str, ProcessOutcome] = OrderedDict()
         self._finished: list[EndedProcess] = []
+        self._moved_seconds = 0.0
 
     def end(self, token: str, outcome: ProcessOutcome) -> None:
-        ended = self._pending.pop(token, None)
+        ended = self._pending.pop(token, None) or self._living.pop(token, None)
         if ended is not None:
-            self._finished.append(_with_outcome(ended, outcome))
+            self._finish(token, ended, outcome)
         else:
             self._outcomes[token] = outcome
             if len(self._outcomes) > _MOST_WAITING:
                 self._outcomes.popitem(last=False)
 
-    def observe(self, snapshot: Snapshot, departures: Iterable[Departure]) -> list[EndedProcess]:
+    def observe(
+        self, snapshot: Snapshot, departures: Iterable[Departure], moved_seconds: float = 0.0
+    ) -> list[EndedProcess]:
+        """Returns the new and the completed accounts, with times by the host's clock.
+
+        This clock is ahead of the snapshot's clock by `moved_seconds`.
+        """
+        self._moved_seconds = moved_seconds
         peak_flops = catalog.peak_flops_per_core(snapshot.instance.instance_type)
         for departure in departures:
             self._depart(departure, snapshot, peak_flops)
+        self._follow_found_living()
         holders = [process for process in snapshot.processes if process.core_indices]
         self._attached = {each.pid: each for each in holders if each.attached_at_unix_seconds is not None}
         found = {each.pid: each for each in holders if each.attached_at_unix_seconds is None}
         self._follow_found(found, snapshot, peak_flops)
         finished, self._finished = self._finished, []
         return finished
+
+    def take_rest(self) -> list[EndedProcess]:
+        """Returns the accounts that are still to be reported, when the daemon ends; some lack the exit status."""
+        rest = [*self._finished, *self._pending.values()]
+        self._finished, self._pending = [], OrderedDict()
+        return rest
 
     def _depart(self, departure: Departure, snapshot: Snapshot, peak_flops: float | None) -> None:
         process = departure.process
@@ -72,13 +97,30 @@ class ProcessAccounts:
         if attached is not None and attached.attached_at_unix_seconds == process.attached_at_unix_seconds:
             process = _completed(process, attached)
         ended = _build_ended(process, departure.use, began, snapshot.taken_at_unix_seconds, peak_flops)
+        ended = replace(ended_by_wall_clock(ended, self._moved_seconds), counts_are_final=departure.has_final_report)
         outcome = self._outcomes.pop(departure.token, ProcessOutcome() if process.synthetic else None)
         if outcome is not None:
-            self._finished.append(_with_outcome(ended, outcome))
+            self._finish(departure.token, ended, outcome)
             return
         self._pending[departure.token] = ended
         if len(self._pending) > _MOST_WAITING:
             self._finished.append(self._pending.popitem(last=False)[1])
+
+    def _finish(self, token: str, ended: EndedProcess, outcome: ProcessOutcome) -> None:
+        ended = replace(ended, exit_status=outcome.exit_status, lives_on=outcome.lives_on)
+        self._finished.append(ended)
+        if outcome.lives_on:
+            self._living[token] = ended
+            if len(self._living) > _MOST_WAITING:
+                self._living.popitem(last=False)
+
+    def _follow_found_living(self) -> None:
+        for _ in range(len(self._found_living)):
+            process, ended = self._found_living.popleft()
+            if self._is_alive(process):
+                self._found_living.append((process, ended))
+            else:
+                self._finished.append(replace(ended, lives_on=False))
 
     def _follow_found(self, now: dict[int, Process], snapshot: Snapshot, peak_flops: float | None) -> None:
         for pid, account in list(self._found.items()):
@@ -90,7 +132,11 @@ class ProcessAccounts:
                 continue
             now_unix_seconds, began_at = snapshot.taken_at_unix_seconds, account.began_at_unix_seconds
             ended = _build_ended(account.process, account.use, began_at, now_unix_seconds, peak_flops)
-            self._finished.append(replace(ended, lives_on=self._is_alive(account.process)))
+            ended = ended_by_wall_clock(ended, self._moved_seconds)
+            if self._is_alive(account.process):
+                ended = replace(ended, lives_on=True)
+                self._found_living.append((account.process, ended))
+            self._finished.append(ended)
         for pid, process in now.items():
             driver_account = self._found.get(pid)
             if driver_account is None:
@@ -141,10 +187,6 @@ def _build_ended(
         steps_total=None if process.training is None else process.training.steps_total,
         inferred_fields=("neuroncore_count",) if "core_indices" in process.inferred_fields else (),
     )
-
-
-def _with_outcome(ended: EndedProcess, outcome: ProcessOutcome) -> EndedProcess:
-    return replace(ended, exit_status=outcome.exit_status, lives_on=outcome.lives_on)
 
 
 class DriverAccount:

@@ -15,7 +15,6 @@ import os
 import queue
 import stat
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from functools import partial
@@ -278,17 +277,25 @@ class EndedLog:
 
     def __init__(self, known_since_unix_seconds: float, file: EndedFile | None = None) -> None:
         self.known_since_unix_seconds = known_since_unix_seconds
-        self._ended: deque[EndedProcess] = deque(maxlen=MOST_ENDED)
+        self._ended: dict[tuple[int, float, float], EndedProcess] = {}
         self._file = file
         if file is not None and file.ended:
-            self._ended.extend(sorted(file.ended, key=lambda process: process.ended_at_unix_seconds))
-            self.known_since_unix_seconds = min(known_since_unix_seconds, self._ended[0].began_at_unix_seconds)
+            latest = {process.identity: process for process in file.ended}
+            in_order = sorted(latest.values(), key=lambda process: process.ended_at_unix_seconds)
+            self._ended = {process.identity: process for process in in_order[-MOST_ENDED:]}
+            first = next(iter(self._ended.values()))
+            self.known_since_unix_seconds = min(known_since_unix_seconds, first.began_at_unix_seconds)
 
     def add(self, ended: Iterable[EndedProcess]) -> None:
+        """Adds ended processes. One with the identity of an earlier one replaces it."""
         for process in ended:
-            if len(self._ended) == MOST_ENDED:
-                self.known_since_unix_seconds = self._ended[0].ended_at_unix_seconds
-            self._ended.append(process)
+            if len(self._ended) == MOST_ENDED and process.identity not in self._ended:
+                oldest = next(iter(self._ended.values()))
+                if process.ended_at_unix_seconds < oldest.ended_at_unix_seconds:
+                    continue  # the log has dropped the record that this one completes
+                del self._ended[oldest.identity]
+                self.known_since_unix_seconds = oldest.ended_at_unix_seconds
+            self._ended[process.identity] = process
             if self._file is not None:
                 self._file.add(process)
 
@@ -297,11 +304,11 @@ class EndedLog:
             self._file.close()
 
     def since(self, unix_seconds: float) -> list[EndedProcess]:
-        return [process for process in self._ended if process.ended_at_unix_seconds >= unix_seconds]
+        return [process for process in self._ended.values() if process.ended_at_unix_seconds >= unix_seconds]
 
     def recent(self, now_unix_seconds: float) -> tuple[EndedProcess, ...]:
         """Returns the ended processes that snapshots show: the latest MOST_RECENT of the last RECENT_SECONDS."""
-        last = self._ended[-1] if self._ended else None
+        last = next(reversed(self._ended.values()), None)
         if last is None or last.ended_at_unix_seconds < now_unix_seconds - RECENT_SECONDS:
             return ()
         return tuple(self.since(now_unix_seconds - RECENT_SECONDS)[-MOST_RECENT:])

@@ -17,7 +17,7 @@ from neurontools.net.tls import Role
 _MOST_CONNECTIONS = 1024
 _MOST_ATTACHMENTS = 4096
 _FILES_PER_CONNECTION = 3  # file descriptors of a client's socket, and of both ends of the socket to the server
-_FILES_PER_ATTACHMENT = 2  # file descriptors of a process's socket and its pidfd
+_FILES_PER_ATTACHMENT = 2  # file descriptors of a process's socket and its pidfd; an exit watch keeps the pidfd
 
 
 class ResourceKind(Enum):
@@ -27,6 +27,7 @@ class ResourceKind(Enum):
     CALL = "calls"
     HISTORY = "history readers"
     ATTACHMENT = "connections to the attach socket"
+    EXIT_WATCH = "processes that live on without cores"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ def limits_for(most_files: int) -> PeerLimits:
             ResourceKind.CALL: ResourceLimit(128, 2048, 4096),
             ResourceKind.HISTORY: ResourceLimit(4, 16, 64),
             ResourceKind.ATTACHMENT: _split_limit(attachments, by_process=16),
+            ResourceKind.EXIT_WATCH: _split_limit(attachments // 4, by_process=2),
         }
     )
 

@@ -2,13 +2,15 @@
 
 A process connects, receives its token in one line, and keeps the connection open. Its lease ends when the connection
 closes or the process ends. The daemon watches a pidfd too, because forked children may have inherited the connection.
-The connection also carries profile requests and, on a simulated host, injected faults and their acknowledgements.
+The connection also carries profile requests and, on a simulated host, injected faults and their acknowledgements. The
+last that a process sends on it is its final report, which the daemon reads before the end of the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import secrets
@@ -41,11 +43,12 @@ from neurontools.rpc.profile_protocol import (
     read_request,
     receive_descriptor,
 )
+from neurontools.rpc.report_limits import FINAL_REPORT, MOST_FINAL_REPORT_BYTES
 from neurontools.util.rate_limited_log import RateLimitedLogger
 
-_READ_BYTES = 4096
+_READ_BYTES = 2**16
 _LONGEST_LINE_BYTES = 64
-_LAST_READS = 16
+_LAST_READS = 16  # more than a Unix socket holds
 _MOST_LINES = 64  # lines handled per read; further lines, which no well-behaved process sends, are dropped
 
 _log = logging.getLogger(__name__)
@@ -55,8 +58,10 @@ _log_refusal = RateLimitedLogger(_log, logging.WARNING)
 class AttachSocket:
     """The listening attach socket of a daemon.
 
-    Calls `on_end` with the token and exit status of each process that held cores, within about a second of its end.
-    `faults` is None on a host with real devices. `audit` records profile requests.
+    Calls `on_final_report` with the token and the serialized final report of a process. Calls `on_end` with the token
+    and exit status of each process that held cores, within about a second of its end. If the process still runs a
+    second after it detached, calls `on_end` with this fact too. `faults` is None on a host with real devices. `audit`
+    records profile requests.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class AttachSocket:
         allocator: CoreAllocator,
         peers: PeerLimiter,
         clock: SteadyClock,
+        on_final_report: Callable[[str, bytes], None],
         on_end: Callable[[str, ProcessOutcome], None],
         faults: FaultInjector | None = None,
         audit: AuditLog | None = None,
@@ -75,9 +81,10 @@ class AttachSocket:
             faults.effects.send = self.send_line
         self._clock = clock
         self._peers = peers
+        self._on_final_report = on_final_report
         self._on_end = on_end
         self._attached: dict[str, _Attached] = {}
-        self._ending: dict[str, ExitWatch] = {}
+        self._watches: set[ExitWatch] = set()
         self._accepting: Acceptor | None = None
 
     def listen(self, listener: socket.socket) -> None:
@@ -89,9 +96,8 @@ class AttachSocket:
             self._accepting.close()
         for attached in list(self._attached.values()):
             attached.close()
-        for watch in self._ending.values():
+        for watch in list(self._watches):
             watch.close()
-        self._ending.clear()
 
     def send_line(self, token: str, line: bytes) -> None:
         """Sends a line to the process with this token. Drops the line if the process is detached or doesn't read."""
@@ -102,7 +108,13 @@ class AttachSocket:
     def _accept(self, connection: socket.socket, _address: object) -> None:
         try:
             attached = _Attached(
-                connection, self._allocator, self._peers, self._clock.now(), self._on_detached, self._handle_line
+                connection,
+                self._allocator,
+                self._peers,
+                self._clock.now(),
+                self._on_detached,
+                self._handle_line,
+                self._on_final_report,
             )
             self._attached[attached.token] = attached
         except _Refused as refused:
@@ -142,13 +154,13 @@ class AttachSocket:
                 os.close(left.pidfd)
             return
 
-        def report_outcome(outcome: ProcessOutcome) -> None:
-            self._ending.pop(left.token, None)
-            self._on_end(left.token, outcome)
-
-        watch = ExitWatch(left.pidfd, left.pid, left.peer.uid, report_outcome)
-        if not watch.is_done:
-            self._ending[left.token] = watch
+        watch = next((each for each in self._watches if each.pid == left.pid and each.is_of_living_process()), None)
+        if watch is None:
+            watch = ExitWatch(left.pidfd, left.pid, left.peer, self._peers, self._on_end, self._watches.discard)
+            self._watches.add(watch)
+        elif left.pidfd >= 0:
+            os.close(left.pidfd)
+        watch.add(left.token)
 
 
 class _Refused(Exception):
@@ -170,10 +182,13 @@ class _Attached:
         now_unix_seconds: float,
         on_end: Callable[[_Attached, bool], None],
         on_line: Callable[[_Attached, bytes], None],
+        on_final_report: Callable[[str, bytes], None],
     ) -> None:
         self.can_be_profiled = False
         self._on_line = on_line
-        self._line = b""
+        self._on_final_report = on_final_report
+        self._unread = b""  # an incomplete line, or an incomplete final report
+        self._final_report_bytes: int | None = None  # size of the announced final report
         self._descriptor: int | None = None
         self._connection = connection
         self._allocator = allocator
@@ -243,18 +258,43 @@ class _Attached:
         if not received:
             self.close()
             return False
-        *lines, rest = (self._line + received).split(b"\n")
-        self._line = rest[:_LONGEST_LINE_BYTES]
-        for line in lines[:_MOST_LINES]:
-            if self._is_open:
-                self._on_line(self, line)
+        self._handle(self._unread + received)
         return True
+
+    def _handle(self, data: bytes) -> None:
+        """Handles complete lines or a complete final report, and keeps the rest."""
+        if self._final_report_bytes is None:
+            for count in itertools.count():
+                line, end, rest = data.partition(b"\n")
+                if not end:
+                    break
+                data = rest
+                if line.startswith(FINAL_REPORT + b" ") and self.holds_cores:
+                    self._final_report_bytes = _final_report_size(line)
+                    break
+                if count < _MOST_LINES and self._is_open:
+                    self._on_line(self, line)
+        size = self._final_report_bytes
+        if size is None:
+            self._unread = data[:_LONGEST_LINE_BYTES]
+        elif len(data) < size:
+            self._unread = data
+        else:
+            if size:
+                self._on_final_report(self.token, data[:size])
+            self._unread, self._final_report_bytes = b"", 0  # nothing follows a final report
 
     def _store_descriptor(self, descriptor: int | None) -> None:
         """Stores the latest file descriptor from the process and closes the previous one."""
         if self._descriptor is not None:
             os.close(self._descriptor)
         self._descriptor = descriptor
+
+
+def _final_report_size(line: bytes) -> int:
+    """Returns the size in a line that announces a final report; 0 if it is invalid."""
+    text = line[len(FINAL_REPORT) + 1 :]
+    return int(text) if text.isdigit() and len(text) <= 9 and int(text) <= MOST_FINAL_REPORT_BYTES else 0
 
 
 def _admit(connection: socket.socket, peers: PeerLimiter) -> tuple[PeerCredentials, int, int]:
@@ -285,51 +325,102 @@ def _refuse(connection: socket.socket, reason: str) -> None:
         connection.send(f"error: {reason}\n".encode())
 
 
-# Pauses between checks of the exit status: a process closes its connection some time before it ends.
+# Pauses between checks of the exit status: without the right to trace a process, its status is known only after its
+# parent has waited for it.
 _CHECK_AFTER_SECONDS = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
+_LIVES_ON_AFTER_SECONDS = 1.0
+_MOST_TOKENS = 64  # attachments of one living process whose end is still to be reported; the oldest is dropped
 
 
 class ExitWatch:
-    """Calls `on_outcome` once with the exit status, within about a second. Owns `pidfd`, which may be -1 (none)."""
+    """Waits until a process has ended, and calls `on_end` with its exit status for each added token.
 
-    def __init__(self, pidfd: int, pid: int, uid: int, on_outcome: Callable[[ProcessOutcome], None]) -> None:
+    A process may live for long after it detached: the teardown of torch takes seconds. If the process still lives
+    _LIVES_ON_AFTER_SECONDS after `add`, calls `on_end` with this fact too. At the limits of its user, the watch ends
+    then. Owns `pidfd`, which may be -1 (none); the end of the process then stays unknown.
+    """
+
+    def __init__(
+        self,
+        pidfd: int,
+        pid: int,
+        peer: PeerCredentials,
+        peers: PeerLimiter,
+        on_end: Callable[[str, ProcessOutcome], None],
+        on_close: Callable[[ExitWatch], None],
+    ) -> None:
         self._pidfd = pidfd
-        self._pid = pid
-        self._uid = uid
-        self._on_outcome = on_outcome
+        self.pid = pid
+        self._peer = peer
+        self._peers = peers
+        self._on_end = on_end
+        self._on_close = on_close
+        self._timers: dict[str, asyncio.TimerHandle | None] = {}  # by token; None after the timer
         self._delays = iter(_CHECK_AFTER_SECONDS)
+        self._check_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self.is_done = False
-        self._wait()
+        self._is_counted = False
+        if pidfd >= 0:
+            self._loop.add_reader(pidfd, self._on_process_end)
+            with contextlib.suppress(LimitReached):
+                peers.take(peer, ResourceKind.EXIT_WATCH)
+                self._is_counted = True
+
+    def add(self, token: str) -> None:
+        """Adds an attachment of the process that has ended."""
+        if self._pidfd < 0:
+            self._finish({token: None}, ProcessOutcome())
+            return
+        self._timers[token] = self._loop.call_later(_LIVES_ON_AFTER_SECONDS, self._lives_on, token)
+        if len(self._timers) > _MOST_TOKENS:
+            self._cancel(self._timers.pop(next(iter(self._timers))))
+
+    def is_of_living_process(self) -> bool:
+        return self._pidfd >= 0 and not has_ended(self._pidfd)
 
     def close(self) -> None:
-        """Stops waiting for the exit status and does not call `on_outcome`. May be called twice."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Stops waiting and does not call `on_end`. May be called twice."""
+        for timer in (*self._timers.values(), self._check_timer):
+            self._cancel(timer)
+        self._timers.clear()
         if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
+        if self._is_counted:
+            self._is_counted = False
+            self._peers.release(self._peer, ResourceKind.EXIT_WATCH)
+        self._on_close(self)
 
-    def _wait(self) -> None:
-        after_seconds = next(self._delays, None)
-        if after_seconds is None or self._pidfd < 0:
-            self._report(ProcessOutcome(lives_on=self._pidfd >= 0 and not has_ended(self._pidfd)))
-        else:
-            self._timer = self._loop.call_later(after_seconds, self._check)
+    def _lives_on(self, token: str) -> None:
+        if has_ended(self._pidfd):  # `_check` reports the exit status
+            return
+        self._timers[token] = None
+        self._on_end(token, ProcessOutcome(lives_on=True))
+        if not self._is_counted and not any(self._timers.values()):
+            self.close()
+
+    def _on_process_end(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        self._check()
 
     def _check(self) -> None:
-        status = exit_status(self._pidfd, self._pid, self._uid) if has_ended(self._pidfd) else None
-        if status is None:
-            self._wait()
+        status = exit_status(self._pidfd, self.pid, self._peer.uid)
+        delay_seconds = next(self._delays, None)
+        if status is None and delay_seconds is not None:
+            self._check_timer = self._loop.call_later(delay_seconds, self._check)
         else:
-            self._report(ProcessOutcome(status))
+            self._finish(self._timers.copy(), ProcessOutcome(status))
 
-    def _report(self, outcome: ProcessOutcome) -> None:
+    def _finish(self, tokens: Iterable[str], outcome: ProcessOutcome) -> None:
         self.close()
-        self.is_done = True
-        self._on_outcome(outcome)
+        for token in tokens:
+            self._on_end(token, outcome)
+
+    @staticmethod
+    def _cancel(timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
 
 
 class ProfileRefused(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from math import isfinite
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from neurond.allocator import (
     AlreadyAttached,
@@ -41,7 +43,10 @@ from neurontools.rpc.report_limits import (
     MOST_OPERATORS,
     MOST_SUBGRAPHS,
 )
+from neurontools.util.rate_limited_log import RateLimitedLogger
 from neurontools.util.version import __version__
+
+_log_refusal = RateLimitedLogger(logging.getLogger(__name__), logging.WARNING)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -85,13 +90,22 @@ class RuntimeService:
     async def report(self, request: neuron_pb2.ReportRequest, context: Context) -> bytes:
         """Stores a report of the calling process, unless an injected fault loses its reports."""
         try:
-            core_count = self._allocator.find_lease(request.token).count
-            report = read_report(request.report, core_count, time.monotonic(), self._clock)
-            if self._faults is None or not self._faults.loses_reports(request.token):
-                self._allocator.report(request.token, report)
+            self._report(request.token, request.report, is_final=False)
         except Refusal as refusal:
             await context.abort(STATUS[type(refusal)], str(refusal))
         return b""
+
+    def final_report(self, token: str, message: bytes) -> None:
+        """Stores the serialized final report of a process. Logs a report that is invalid."""
+        try:
+            self._report(token, neuron_pb2.Report.FromString(message), is_final=True)
+        except (Refusal, DecodeError) as error:
+            _log_refusal("a final report is refused: %s", error)
+
+    def _report(self, token: str, message: neuron_pb2.Report, *, is_final: bool) -> None:
+        report = read_report(message, self._allocator.find_lease(token).count, time.monotonic(), self._clock)
+        if self._faults is None or not self._faults.loses_reports(token):
+            self._allocator.report(token, report, is_final=is_final)
 
     def _attach(self, request: neuron_pb2.AttachRequest) -> CoreLease:
         if len(request.tag) > MAX_TAG_CHARACTERS:

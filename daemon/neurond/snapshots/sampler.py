@@ -174,7 +174,8 @@ class Sampler:
         record = build_process(lease, facts, self._allocator.shape, time.monotonic(), self._interval_seconds)
         if record.user is None and lease.uid is not None:
             record = replace(record, user=user_name(lease.uid))
-        return Departure(lease.token, record, reported_usage(lease))
+        has_final_report = lease.has_final_report if lease.report is not None and not lease.synthetic else None
+        return Departure(lease.token, record, reported_usage(lease), has_final_report)
 
 
 def with_attached(

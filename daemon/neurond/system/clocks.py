@@ -88,7 +88,7 @@ def fault_by_wall_clock(fault: InjectedFault, moved_seconds: float) -> InjectedF
 
 
 def ended_by_wall_clock(ended: EndedProcess, moved_seconds: float) -> EndedProcess:
-    """Returns a copy with the times of an ended process in the host's clock. The log keeps the original times."""
+    """Returns a copy with the times of an ended process in the host's clock."""
     return _moved(ended, moved_seconds, "began_at_unix_seconds", "ended_at_unix_seconds") if moved_seconds else ended
 
 

@@ -77,8 +77,9 @@ class SnapshotSource:
                     return client.ended().processes
             except UserError:
                 return ()
-        found = {ended: None for message in self._messages(once=False) for ended in read_snapshot(message).ended}
-        return tuple(found)
+        messages = self._messages(once=False)
+        found = {ended.identity: ended for message in messages for ended in read_snapshot(message).ended}
+        return tuple(found.values())
 
     def timelines(self, count: int | None) -> Iterator[HostTimeline]:
         """Yields one growing timeline `count` times, each time extended by one snapshot.

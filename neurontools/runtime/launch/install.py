@@ -40,6 +40,7 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
             register_device,
         )
         from neurontools.runtime.launch.summary import AdviceReporter, SummaryFile
+        from neurontools.runtime.reporting.process_end import run_before_immediate_exit
         from neurontools.runtime.tensors.device import device
         from neurontools.runtime.torch_device.storage_patches import patch_tensor_sharing
     finally:
@@ -53,6 +54,7 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
     register_device(choice.name, environment)
     explain_other_name(choice)
     patch_tensor_sharing(receive_tensor)
+    run_before_immediate_exit()
     before_report_hooks.append(AdviceReporter(environment))
     _patch_start_processes(environment)
     _remove_lightning_launchers(environment)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import json
-import multiprocessing.util
 import os
 import sys
 import time
@@ -20,6 +18,7 @@ from neurontools.runtime.counting.steps import saves, step_clock, steps
 from neurontools.runtime.execution.work import steady_state
 from neurontools.runtime.launch.device_registration import executor
 from neurontools.runtime.launch.training_statistics import hbm_growth, optimizer_memory
+from neurontools.runtime.reporting.process_end import at_process_end
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.tensors.buffers import buffers
 from neurontools.runtime.tensors.cores import Reported
@@ -141,9 +140,7 @@ class SummaryFile:
 
     def start(self) -> None:
         """Starts the thread. If the system refuses a thread, the file is written only when the process ends."""
-        atexit.register(self._end)
-        if multiprocessing.parent_process() is not None:  # multiprocessing workers skip atexit functions
-            multiprocessing.util.Finalize(None, self._end, exitpriority=0)
+        at_process_end(self._end)
         try:
             Thread(target=self._run, name="neurontools-summary", daemon=True).start()
         except RuntimeError:

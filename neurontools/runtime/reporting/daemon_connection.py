@@ -10,6 +10,7 @@ import os
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import RLock
 from time import monotonic
 
 from neurontools.driver.neuron_runtime import CoreRequest, NrtStatus
@@ -17,6 +18,7 @@ from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import CallError, RpcError, Status, UnaryConnection
 from neurontools.rpc.http2 import connect
 from neurontools.rpc.profile_protocol import receive_descriptor
+from neurontools.rpc.report_limits import FINAL_REPORT, MOST_FINAL_REPORT_BYTES
 from neurontools.rpc.socket_path import attach_socket
 from neurontools.runtime.reporting.process_counters import truncate_for_protobuf
 
@@ -54,6 +56,7 @@ class DaemonConnection:
         self.is_attached = False
         self._token = ""
         self._attach_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # close-on-exec
+        self._send_lock = RLock()  # a signal handler may send too
         self._pid = os.getpid()
         self._calls: UnaryConnection | None = None
 
@@ -88,6 +91,20 @@ class DaemonConnection:
         request = neuron_pb2.ReportRequest(token=self._token, report=report)
         self._call("Report", request.SerializeToString(), timeout_seconds)
 
+    def send_final_report(self, report: neuron_pb2.Report, timeout_seconds: float) -> None:
+        """Writes the final report on the attach connection, and ends its sending direction.
+
+        The daemon reads it even after this process has ended. So this waits only until the kernel has taken the report.
+        Leaves the loaded models out of a report that is too large.
+        """
+        if report.ByteSize() > MOST_FINAL_REPORT_BYTES:
+            report.ClearField("models")
+        message = report.SerializeToString()
+        with self._send_lock, suppress(OSError):
+            self._attach_socket.settimeout(max(timeout_seconds, 0.001))
+            self._attach_socket.sendall(b"%s %d\n%s" % (FINAL_REPORT, len(message), message))
+            self._attach_socket.shutdown(socket.SHUT_WR)
+
     def is_closed_by_daemon(self) -> bool:
         """Returns whether the daemon has closed the attach connection or has ended. Consumes no lines."""
         try:
@@ -113,7 +130,7 @@ class DaemonConnection:
 
     def send(self, line: bytes) -> None:
         """Writes a line on the attach connection. Drops the line if the daemon does not read its lines."""
-        with suppress(OSError):
+        with self._send_lock, suppress(OSError):
             self._attach_socket.send(line, socket.MSG_DONTWAIT)
 
     def close(self) -> None:
@@ -122,6 +139,8 @@ class DaemonConnection:
         if os.getpid() == self._pid:
             with suppress(OSError):  # shutdown wakes the thread that reads the control channel
                 self._attach_socket.shutdown(socket.SHUT_RDWR)
+        else:
+            self._send_lock = RLock()  # the thread that held it does not exist here
         self._attach_socket.close()
         if self._calls is not None:
             self._calls.close()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from math import isfinite
 from queue import Empty, SimpleQueue
-from threading import RLock, Thread
+from threading import Lock, RLock, Thread
 
 from neurontools.driver.environment import PROCESS_TAG
 from neurontools.driver.neuron_runtime import CoreRequest
@@ -32,6 +30,7 @@ from neurontools.runtime.reporting.process_counters import (
     HostMemoryCategory,
     ProcessCounters,
 )
+from neurontools.runtime.reporting.process_end import at_process_end, forget_function
 from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 from neurontools.util.errors import EXIT_NO_DAEMON, UserError
 from neurontools.util.version import __version__
@@ -70,6 +69,9 @@ class Reporter:
     `cores` has the NeuronCores by local index. Without a daemon, it has the cores that the environment requests, and
     their unknown fields are None. When a daemon starts, `cores` becomes a new tuple with all fields.
 
+    At the end of the process, the daemon gets a final report with everything so far: see
+    `neurontools.runtime.reporting.process_end`. A process that is killed loses the work since its last report.
+
     A forked child does not report: its methods do nothing, and the cores stay the parent's until the parent ends.
     """
 
@@ -104,10 +106,11 @@ class Reporter:
         # Each request is a queue, on which the reporter's thread puts whether the report arrived. None ends the thread.
         self._report_requests: SimpleQueue[SimpleQueue[bool] | None] = SimpleQueue()
         self._error_report: SimpleQueue[bool] | None = None  # answer queue of the latest request for a report of errors
-        self._has_unreported_error = False
+        self._build_lock = Lock()  # held while a report is built, by the reporter's thread or for the final report
         self._warned: set[str] = set()
         self._collect: Callable[[Reporter], None] | None = None
         self._is_open = True
+        self._has_thread = False
 
     @classmethod
     def attach(
@@ -199,7 +202,6 @@ class Reporter:
     def error(self, kind: ErrorKind) -> None:
         """Records an error. A hardware error is reported immediately, any other error by the next report or `close`."""
         self._queue.append(self._counters.add_error, kind)
-        self._has_unreported_error = True
         if kind == ErrorKind.HARDWARE and self._is_open:
             self._request_error_report()
 
@@ -227,12 +229,12 @@ class Reporter:
             return False
 
     def close(self) -> None:
-        """Releases the cores and stops reporting. Afterwards all methods do nothing. May be called again.
+        """Sends a final report, releases the cores and stops reporting. Afterwards all methods do nothing.
 
-        Waits at most a second for the report of an error that the daemon does not have yet.
+        May be called again. Waits at most a second for the daemon, and not at all if there is none.
         """
         if self._is_open:
-            self._wait_for_error_report()
+            self._send_final_report()
         with fork_lock:  # no thread opens a connection after this block
             if not self._is_open:
                 return
@@ -242,7 +244,7 @@ class Reporter:
             self._report_requests.put(None)
             if self._connection is not None:
                 self._connection.close()
-        atexit.unregister(self.close)
+        forget_function(self.close)
 
     def __enter__(self) -> Reporter:
         return self
@@ -256,13 +258,19 @@ class Reporter:
             self._error_report = SimpleQueue()
             self._report_requests.put(self._error_report)
 
-    def _wait_for_error_report(self) -> None:
-        """Waits at most EXIT_FLUSH_SECONDS until the daemon has a report of all errors."""
-        if self._has_unreported_error:
-            self._request_error_report()
-        if self._error_report is not None and self._error_report.empty():
-            with suppress(Empty):
-                self._error_report.put(self._error_report.get(timeout=EXIT_FLUSH_SECONDS))
+    def _send_final_report(self) -> None:
+        """Sends a report of everything so far. If the process is not attached, attaches first, in the other thread."""
+        deadline = time.monotonic() + EXIT_FLUSH_SECONDS
+        if not self._is_connected() and not (self._has_thread and self.flush(EXIT_FLUSH_SECONDS)):
+            return
+        connection = self._connection
+        report = self._build_report(deadline - time.monotonic())
+        if connection is not None and report is not None:
+            connection.send_final_report(report, deadline - time.monotonic())
+
+    def _is_connected(self) -> bool:
+        connection = self._connection
+        return connection is not None and connection.is_attached and not connection.is_closed_by_daemon()
 
     def _start(self, *, is_daemon_required: bool) -> None:
         """Attaches and starts the reporter's thread.
@@ -270,7 +278,7 @@ class Reporter:
         If the system refuses a thread, the process is attached but never reports.
         """
         close_in_child.add(self._close_in_child)
-        atexit.register(self.close)
+        at_process_end(self.close)
         try:
             self._attach(FIRST_ATTACH_TIMEOUT_SECONDS)
         except DaemonUnavailable as error:
@@ -285,6 +293,7 @@ class Reporter:
             )
         try:
             Thread(target=self._report_until_closed, name="neurontools-reporter", daemon=True).start()
+            self._has_thread = True
         except RuntimeError as error:
             self._failure = str(error)
             self._queue.close()
@@ -328,20 +337,27 @@ class Reporter:
         return True
 
     def _report(self) -> None:
-        connection = self._connection
-        if connection is None or not connection.is_attached or connection.is_closed_by_daemon():
+        if not self._is_connected():
             self._attach(CALL_TIMEOUT_SECONDS)
-            connection = self._connection
-        if connection is None:
-            return  # another thread has closed the reporter
-        self._run_collect()
-        self._has_unreported_error = False
-        with self._queue.drained():
-            now_seconds = self._clock()
-            report = self._counters.build_report(len(self.cores), now_seconds, self._unix_clock() - now_seconds)
+        connection = self._connection
+        report = self._build_report(CALL_TIMEOUT_SECONDS)
+        if connection is None or report is None:
+            return  # another thread closes the reporter
         connection.send_report(report, CALL_TIMEOUT_SECONDS)
         with self._queue.drained():
             self._counters.mark_delivered()
+
+    def _build_report(self, timeout_seconds: float) -> neuron_pb2.Report | None:
+        """Collects and builds a report. Returns None if another thread builds one for longer than the time-out."""
+        if not self._build_lock.acquire(timeout=max(timeout_seconds, 0.0)):
+            return None
+        try:
+            self._run_collect()
+            with self._queue.drained():
+                now_seconds = self._clock()
+                return self._counters.build_report(len(self.cores), now_seconds, self._unix_clock() - now_seconds)
+        finally:
+            self._build_lock.release()
 
     def _run_collect(self) -> None:
         """Calls the function that `before_reports` stored. If the function raises, records the error and goes on."""

@@ -60,7 +60,7 @@ def started(arguments: list[str], socket: str, **variables: str) -> subprocess.P
 def test_a_loop_of_ones_own_tells_steps_samples_input_wait_and_checkpoints(daemon: RestartedDaemon) -> None:
     script = started(["-c", LOOP], daemon.socket, NEURON_RT_VISIBLE_CORES="3")
     assert script.stdout is not None
-    assert script.stdout.readline() == "True 2\n"
+    assert script.stdout.readline() == "True 3\n", "the threads of reports and of signals"
     assert script.stdout.readline() == "False\n"
     told = wait_until(lambda: training(daemon, script.pid))
     assert (told.steps_total, told.samples_total, told.checkpoints_total) == (5, 20, 1)

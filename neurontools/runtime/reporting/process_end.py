@@ -1,0 +1,184 @@
+"""Runs functions at the end of this process: at its normal end, at SIGTERM or SIGHUP, and before `os._exit`.
+
+Python runs `atexit` functions neither for these signals nor for workers of multiprocessing, which end by `os._exit`. A
+training would then lose its work since its last report.
+
+The main thread may be inside of a long native call, and Python would run a signal handler only after it. So a thread
+waits for the signals: CPython writes their numbers to its pipe at once (`signal.set_wakeup_fd`). It runs the functions
+and then ends the process by the same signal. A signal that the script handles, or ignores, is left to the script.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+
+from neurontools.util.signals import never_raising_handlers
+
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_LONGEST_SECONDS = 2.0  # for which the main thread waits in a signal handler; then it goes on until the process ends
+_JOIN_SECONDS = 0.1
+
+_functions: list[Callable[[], None]] = []
+_running = threading.RLock()  # held while the functions run
+
+
+def at_process_end(function: Callable[[], None]) -> None:
+    """Calls a function once when this process ends, the latest one first. A forked child calls none of them.
+
+    Signals are only handled if the first call is in the main thread.
+    """
+    if not _functions:
+        atexit.register(run_functions)
+        # Only a process that multiprocessing started has a parent process in this sense.
+        process = sys.modules.get("multiprocessing.process")
+        if process is not None and process.parent_process() is not None:
+            from multiprocessing.util import Finalize
+
+            Finalize(None, run_functions, exitpriority=0)
+        _handler.install()
+    _functions.append(function)
+
+
+def forget_function(function: Callable[[], None]) -> None:
+    """Removes a function; ignores one that is unknown."""
+    with suppress(ValueError):
+        _functions.remove(function)
+    if not _functions:
+        atexit.unregister(run_functions)
+        _handler.uninstall()
+
+
+def run_functions() -> None:
+    """Calls the functions now, and not again. Ignores their errors. From now on, the signals end the process."""
+    with _running:
+        _handler.is_ending = threading.current_thread() is threading.main_thread()
+        while _functions:
+            with suppress(Exception):
+                _functions.pop()()
+    _handler.uninstall()
+
+
+def run_before_immediate_exit() -> None:
+    """Replaces `os._exit` by a function that calls the functions first. Call it once per process."""
+    immediate_exit = os._exit
+
+    def _exit(status: int) -> None:
+        run_functions()
+        immediate_exit(status)
+
+    os._exit = _exit  # type: ignore[assignment]
+
+
+class _SignalHandler:
+    """The handler of the signals, and the thread that ends the process. Belongs to the main thread."""
+
+    def __init__(self) -> None:
+        self.is_ending = False  # whether the main thread runs the functions
+        self._pipe: tuple[int, int] | None = None
+        self._thread = threading.Thread()
+
+    def install(self) -> None:
+        """Handles each signal whose action is the default one. Does nothing outside of the main thread."""
+        if self._pipe is not None or threading.current_thread() is not threading.main_thread():
+            return
+        free = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+        if not free:
+            return
+        self._pipe = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._pipe[1], False)
+        self._thread = threading.Thread(target=self._wait, args=self._pipe, name="neurontools-signals", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system refuses a thread
+            self._close_pipe()
+            return
+        never_raising_handlers.add(self._handle)
+        for number in free:
+            signal.signal(number, self._handle)
+        self._set_wakeup(-1, self._pipe[1])
+
+    def uninstall(self) -> None:
+        """Restores the default action. Outside of the main thread, the handler stays."""
+        if self._pipe is None or threading.current_thread() is not threading.main_thread():
+            return
+        for number in _SIGNALS:
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, signal.SIG_DFL)
+        self._set_wakeup(self._pipe[1], -1)
+        self._close_pipe()
+        self._thread.join(_JOIN_SECONDS)
+        self.is_ending = False
+
+    def before_fork(self) -> None:
+        """Takes the pipe from CPython for the time of the fork: the child has the same pipe, and gets signals too."""
+        if self._pipe is not None and threading.current_thread() is threading.main_thread():
+            self._set_wakeup(self._pipe[1], -1)
+
+    def after_fork_in_parent(self) -> None:
+        if self._pipe is not None and threading.current_thread() is threading.main_thread():
+            self._set_wakeup(-1, self._pipe[1])
+
+    def after_fork_in_child(self) -> None:
+        """Restores the default action in a forked child, which has no such thread."""
+        if self._pipe is not None:
+            os.close(self._pipe[0])
+        self.uninstall()
+
+    @staticmethod
+    def _set_wakeup(expected: int, descriptor: int) -> None:
+        """Sets CPython's descriptor, unless an event loop has set another; then `_handle` alone wakes the thread."""
+        before = signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+        if before != expected:
+            signal.set_wakeup_fd(before, warn_on_full_buffer=False)
+
+    def _close_pipe(self) -> None:
+        if self._pipe is not None:
+            os.close(self._pipe[1])  # the thread then closes the other end
+            self._pipe = None
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        """Wakes the thread and waits for it, so that the training stops here. The main thread may hold locks."""
+        if self._pipe is not None:
+            with suppress(BlockingIOError):
+                os.write(self._pipe[1], bytes((number,)))
+            if not self.is_ending:
+                time.sleep(_LONGEST_SECONDS)
+
+    def _wait(self, readable: int, _writable: int) -> None:
+        while received := os.read(readable, 64):
+            for number in received:
+                if number in _SIGNALS and signal.getsignal(number) == self._handle:
+                    run_functions()
+                    _end_by(number)
+        os.close(readable)
+
+
+def _end_by(number: int) -> None:
+    """Ends this process by a signal. Python can restore a signal's action only in the main thread, C in any."""
+    import ctypes  # a slow import, which few processes need
+
+    ctypes.CDLL(None).signal(number, None)
+    os.kill(os.getpid(), number)
+
+
+_handler = _SignalHandler()
+
+
+def _after_fork_in_child() -> None:
+    global _running
+    _running = threading.RLock()
+    _functions.clear()
+    _handler.after_fork_in_child()
+
+
+os.register_at_fork(
+    before=_handler.before_fork, after_in_parent=_handler.after_fork_in_parent, after_in_child=_after_fork_in_child
+)
