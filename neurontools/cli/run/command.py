@@ -50,6 +50,7 @@ from neurontools.driver.environment import (
 from neurontools.driver.neuron_runtime import InvalidProfileSteps, parse_profile_steps, parse_visible_cores
 from neurontools.estimate.advice import EVERY_RULE, IGNORED_RULES
 from neurontools.rpc import socket_path
+from neurontools.runtime.launch import import_hook
 from neurontools.util import signals
 from neurontools.util.command_lifecycle import run_command, write_stderr, write_stderr_lines
 from neurontools.util.errors import EXIT_USAGE, UserError
@@ -137,6 +138,7 @@ def _run_neuron_run(arguments: list[str]) -> int:
     if "summary-json" in given:
         summary.check_summary_path(given["summary-json"])
     estimates = _estimate_request(given)
+    import_hook.require_torch()
     named, instance_type = choose_daemon(given, os.environ, reads_only=False)
     if "export-sysfs" in given and instance_type is None:
         raise UserError("--export-sysfs is for a simulated host; add --simulate TYPE", EXIT_USAGE)

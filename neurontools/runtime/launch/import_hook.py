@@ -11,10 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import FileFinder, ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import Distribution
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 from neurontools.runtime.reporting.stderr_lines import warn_once
+from neurontools.util.errors import UserError
+from neurontools.util.terminal import escape_controls
 
 TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
 if TYPE_CHECKING:
@@ -275,6 +278,14 @@ def _supported_modules(package: str) -> list[str]:
     return sorted(name for name in (*names, *aliases) if "._" not in name and not name.endswith("__init__")) or [
         package
     ]
+
+
+def require_torch() -> None:
+    """Raises UserError if torch is not installed. Does not import torch."""
+    if find_spec("torch") is None:
+        raise UserError(
+            f"PyTorch is not installed for {escape_controls(sys.executable)}; run pip install 'neurontools[runtime]'"
+        )
 
 
 def warn_of_other_torch(version: str) -> None:

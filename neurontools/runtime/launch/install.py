@@ -28,6 +28,7 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
 
     The content of the file `script` decides the device name (see `neurontools.runtime.launch.device_name`).
     """
+    import_hook.require_torch()
     import_hook.install_finder(environment)
     import_hook.is_installing = True
     try:

@@ -48,6 +48,21 @@ def neuron_run(tmp_path: Path) -> Run:
     return partial(runs.neuron_run, tmp_path)
 
 
+def test_without_torch_the_next_step_is_one_line(tmp_path: Path) -> None:
+    """`-S` leaves out the directory that has torch."""
+    (tmp_path / "script.py").touch()
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", "from neurontools.cli.run.command import main; main()", "script.py"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    why = f"PyTorch is not installed for {sys.executable}; run pip install 'neurontools[runtime]'"
+    assert (run.returncode, run.stdout, run.stderr) == (1, "", f"neuron-run: {why}\n")
+
+
 def test_a_script_with_its_arguments_and_its_summary(neuron_run: Run, tmp_path: Path) -> None:
     run = neuron_run("--simulate", "trn1.2xlarge", "--summary-json", "out.json", "-m", "script", "7", "--epochs")
     assert run.returncode == 7, run.stderr
