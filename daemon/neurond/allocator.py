@@ -90,6 +90,7 @@ class CoreLease:
     token: str
     pid: int
     uid: int | None
+    user: str | None  # name of the user with this UID
     attached_at_unix_seconds: float
     lnc: int
     synthetic: bool = False
@@ -235,12 +236,20 @@ class CoreAllocator:
         return self._owners[core_index]
 
     def enter(
-        self, token: str, pid: int, uid: int | None, now_unix_seconds: float, *, synthetic: bool = False
+        self,
+        token: str,
+        pid: int,
+        uid: int | None,
+        now_unix_seconds: float,
+        *,
+        user: str | None = None,
+        synthetic: bool = False,
     ) -> CoreLease:
-        """Adds a process as an observer. `token` is its secret and must be new."""
+        """Adds a process as an observer. `token` is its secret and must be new. `user` is the name of `uid`."""
         if token in self._leases:
             raise AlreadyAttached("this token is in use; connect to the attach socket for a new one")
-        lease = CoreLease(token, pid, uid, now_unix_seconds, self.shape.default_lnc, synthetic=synthetic, tag=str(pid))
+        lnc = self.shape.default_lnc
+        lease = CoreLease(token, pid, uid, user, now_unix_seconds, lnc, synthetic=synthetic, tag=str(pid))
         self._leases[token] = lease
         self._on_ownership_change()
         return lease

@@ -437,7 +437,7 @@ def user_name(uid: int | None) -> str | None:
     import pwd
 
     try:
-        return pwd.getpwuid(uid).pw_name
+        return pwd.getpwuid(uid).pw_name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     except (KeyError, OverflowError):
         return str(uid)
 

@@ -1,6 +1,6 @@
 """A process of its own that attaches: prints its token and what became of the attach, then waits for orders.
 
-    python attached_child.py SOCKET CORE_COUNT [uid]
+    python attached_child.py SOCKET CORE_COUNT [uid [uid once connected]]
 
 Orders on stdin, a line each: `fork` forks a child that only waits, and prints its PID; `detach` closes the
 connection; `exit CODE` ends at once.
@@ -18,12 +18,15 @@ from neurontools.rpc import call, neuron_pb2
 TAG = "ATTACHED_CHILD_TAG"  # the tag to attach with
 
 
-def main(path: str, core_count: int, uid: int) -> None:
-    os.setuid(uid)
+def main(path: str, core_count: int, *uids: int) -> None:
+    for uid in uids[:1]:
+        os.setuid(uid)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(f"{path}.attach")
     with connection.makefile("r") as lines:
         token = lines.readline().strip()
+    for uid in uids[1:]:
+        os.setuid(uid)
     if core_count:
         request = neuron_pb2.AttachRequest(token=token, core_count=core_count, tag=os.environ.get(TAG, ""))
         call.call(path, "/neurontools.v1.RuntimeService/Attach", request.SerializeToString(), timeout_seconds=300)
@@ -41,4 +44,4 @@ def main(path: str, core_count: int, uid: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else os.getuid())
+    main(sys.argv[1], *map(int, sys.argv[2:]))

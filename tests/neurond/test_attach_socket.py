@@ -59,8 +59,10 @@ def test_any_user_id_the_kernel_has(start_daemon: StartDaemon, child: AttachChil
         Path(path).chmod(0o666)
     uids = [65534, 2**31 + 5, 2**32 - 2]
     pids = [child(daemon, "1", str(uid)).pid for uid in uids]
-    seen = {process.pid: process.uid for process in daemon.next_snapshot().processes}
-    assert seen == dict(zip(pids, uids, strict=True))
+    left_root = child(daemon, "1", "0", "65534").pid
+    seen = {process.pid: (process.uid, process.user) for process in daemon.next_snapshot().processes}
+    users = [(65534, "nobody"), *((uid, str(uid)) for uid in uids[1:]), (0, "root")]
+    assert seen == dict(zip([*pids, left_root], users, strict=True)), "both as of the connection"
 
 
 def test_a_process_without_cores_is_an_observer_of_all_devices(daemon: RunningDaemon, attached: Attachment) -> None:

@@ -154,7 +154,7 @@ def test_the_same_seed_gives_the_same_load_however_often_it_is_read(scenario: st
     assert (one.state() != other.state()) == (scenario != "idle")
     seldom.advance(130 * STEP_SECONDS)
     assert seldom.state() == one.state()
-    users = [one.load.facts(holding).user for holding in one.allocator.leases]
+    users = [holding.user for holding in one.allocator.leases]
     assert users == [USERS[5 % len(USERS)]] * len(users)
     assert all(user.startswith("synth-") for user in USERS), "that nobody has"
 

@@ -33,6 +33,7 @@ from neurond.peers.limits import (
 )
 from neurond.system.clocks import SteadyClock
 from neurond.system.processes import exit_status, has_ended
+from neurontools.driver.processes import user_name
 from neurontools.net.acceptor import Acceptor
 from neurontools.rpc import profile_protocol
 from neurontools.rpc.profile_protocol import (
@@ -198,7 +199,7 @@ class _Attached:
         self.peer, self.pid, self.pidfd = _admit(connection, peers)
         self.token = secrets.token_hex(16)
         self._is_open = True
-        allocator.enter(self.token, self.pid, self.peer.uid, now_unix_seconds)
+        allocator.enter(self.token, self.pid, self.peer.uid, now_unix_seconds, user=user_name(self.peer.uid))
         self._loop.add_reader(connection.fileno(), self._read)
         if self.pidfd >= 0:
             self._loop.add_reader(self.pidfd, self._on_process_end)

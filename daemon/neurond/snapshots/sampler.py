@@ -15,7 +15,7 @@ from neurond.sources import DeviceSource
 from neurond.sources.simulated import SyntheticLoad
 from neurond.system.clocks import SteadyClock
 from neurond.system.host_metrics import HostReader
-from neurond.system.processes import JobReader, ProcessFacts, ProcessTable, user_name
+from neurond.system.processes import JobReader, ProcessFacts, ProcessTable
 from neurontools.driver.environment import Roots
 from neurontools.driver.processes import OwnUsage
 from neurontools.model import CoreWork, Host, LoadedModel, NeuronCore, Process, Snapshot, SourceKind
@@ -172,8 +172,6 @@ class Sampler:
         """Returns the last record of an ended process. Uses cached facts, because its PID may be reused."""
         facts = self._load.facts(lease) if self._load and lease.synthetic else self._table.last_facts(lease.pid)
         record = build_process(lease, facts, self._allocator.shape, time.monotonic(), self._interval_seconds)
-        if record.user is None and lease.uid is not None:
-            record = replace(record, user=user_name(lease.uid))
         has_final_report = lease.has_final_report if lease.report is not None and not lease.synthetic else None
         return Departure(lease.token, record, reported_usage(lease), has_final_report)
 
@@ -236,7 +234,7 @@ def build_process(
     identity = Process(
         pid=lease.pid,
         uid=lease.uid,
-        user=facts.user,
+        user=lease.user,
         command=facts.command,
         tag=lease.tag,
         runtime_version=lease.runtime_version,

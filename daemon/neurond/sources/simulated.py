@@ -455,7 +455,6 @@ class SyntheticLoad:
         """Returns the facts of a simulated process. For a real process, the operating system has such facts."""
         rank = self._ranks[lease.token].index
         return ProcessFacts(
-            user=self._user,
             command=f"[synthetic load {self.scenario}] rank {rank} of {len(self._ranks)}",
             started_at_unix_seconds=self._started_at_unix_seconds,
             job=Job(f"synthetic load {self.scenario}", rank, len(self._ranks)),
@@ -488,6 +487,7 @@ class SyntheticLoad:
 
     def _enter(self, index: int) -> str:
         token = f"synthetic {index}"
-        self._allocator.enter(token, FIRST_PID + index, None, self._started_at_unix_seconds, synthetic=True)
+        pid, began = FIRST_PID + index, self._started_at_unix_seconds
+        self._allocator.enter(token, pid, None, began, user=self._user, synthetic=True)
         self._allocator.attach(token, CoreRequest(index, 1), f"synthetic-{index}", RUNTIME_VERSION)
         return token

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import pwd
 import select
 import struct
 from collections.abc import Container, Iterable, Mapping
@@ -29,7 +28,6 @@ _UNREADABLE = (psutil.Error, OSError)
 class ProcessFacts:
     """Facts about one process. None is an unknown fact, "" an unreadable command line."""
 
-    user: str | None = None
     command: str = ""
     started_at_unix_seconds: float | None = None
     resident_bytes: int | None = None
@@ -85,21 +83,18 @@ class ProcessTable:
         except _UNREADABLE:
             self._processes[pid] = None
             return ProcessFacts()
-        user = command = started = None
+        command = started = None
         with contextlib.suppress(*_UNREADABLE), process.oneshot():
             started = process.create_time() - self._clock.moved_seconds()
-            user = _utf8_text(process.username())
             command = _utf8_text(" ".join(process.cmdline()))[:MAX_COMMAND_CHARACTERS]
-        return self._measured(process, ProcessFacts(user, command or "", started))
+        return self._measured(process, ProcessFacts(command or "", started))
 
     def _measured(self, process: psutil.Process, facts: ProcessFacts) -> ProcessFacts:
         try:
             times, memory = process.cpu_times(), process.memory_info()
         except _UNREADABLE:
             return facts
-        return ProcessFacts(
-            facts.user, facts.command, facts.started_at_unix_seconds, memory.rss, times.user, times.system
-        )
+        return ProcessFacts(facts.command, facts.started_at_unix_seconds, memory.rss, times.user, times.system)
 
 
 def is_alive(proc: str, process: Process) -> bool:
@@ -110,13 +105,6 @@ def is_alive(proc: str, process: Process) -> bool:
     boot = read_boot_time(proc)
     started = process.started_at_unix_seconds
     return boot is None or abs(boot + times.started_after_boot_seconds - started) < _SAME_START_SECONDS
-
-
-def user_name(uid: int) -> str | None:
-    try:
-        return _utf8_text(pwd.getpwuid(uid).pw_name)
-    except (KeyError, OverflowError):
-        return None
 
 
 def _utf8_text(raw: str) -> str:
