@@ -15,6 +15,8 @@ Example:
 The daemon derives findings once per tick and puts them into each snapshot. `severity` and `is_healthy` are None if the
 health is unknown: in snapshots of old daemons, and for devices whose health the driver does not report.
 
+A missing device has a verdict too. Findings that concern no device are in a last verdict with `device_index` None.
+
 An idle device is only a notice, because nothing is broken. A device with a graver finding than a notice is unhealthy.
 """
 

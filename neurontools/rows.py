@@ -21,14 +21,15 @@ __all__ = ["cores", "devices"]
 
 
 def devices(snapshot: Snapshot) -> list[dict[str, FieldValue]]:
-    """Returns one row per device. `health` is None if the daemon derived no verdict."""
+    """Returns one row per device, present or missing. `health` is None if the daemon derived no verdict."""
     return _rows_of(snapshot, None, of_cores=False)
 
 
 def cores(snapshot: Snapshot, *, logical_neuroncore_config: int | None = None) -> list[dict[str, FieldValue]]:
     """Returns one row per logical NeuronCore, with its process and the fields of its device.
 
-    `logical_neuroncore_config` (LNC) defaults to the host's. The key `index` is the index of the device.
+    A missing device has one row, in which `neuroncore_index` is None. The key `index` is the index of the
+    device. `logical_neuroncore_config` (LNC) defaults to the host's.
     """
     return _rows_of(snapshot, logical_neuroncore_config, of_cores=True)
 

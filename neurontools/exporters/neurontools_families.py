@@ -301,6 +301,8 @@ def _health_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFa
     counts: dict[str, int] = {}
     of_device, of_kind = label.named(_DEVICE), label.named(_DEVICE, "kind", "severity")
     for verdict in verdicts(snapshot):
+        if verdict.device_index is None:  # `health` and `finding_seconds` show the findings that concern no device
+            continue
         if verdict.severity is not None:
             samples["device_health"].append((of_device(verdict.device_index), int(verdict.severity)))
         for finding in verdict.findings:

@@ -23,10 +23,9 @@ from neurontools.model.jobs import (
 )
 from neurontools.model.process import STEP_PARTS
 from neurontools.model.representation import repr_of_fields
+from neurontools.model.snapshot import MOST_DEVICES
 from neurontools.rpc.convert import to_message
 from neurontools.util.units import mean_known, sum_known
-
-MOST_DEVICES = 64  # the limit of the driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,17 +347,16 @@ def _cells(snapshot: Snapshot, cores: Sequence[LogicalNeuronCore]) -> tuple[Devi
     on_device: dict[int, list[LogicalNeuronCore]] = {}
     for core in cores:
         on_device.setdefault(core.device_index, []).append(core)
-    present = {device.index for device in snapshot.devices}
     verdicts = {verdict.device_index: verdict.severity for verdict in health.verdicts(snapshot)}
     return tuple(
         DeviceCell(
             index=index,
-            is_present=index in present,
+            is_present=device is not None,
             severity=None if (severity := verdicts.get(index)) is None else int(severity),
             utilization_ratio=mean_known(core.utilization_ratio for core in on_device.get(index, ())),
             held_neuroncore_count=sum(core.is_free is False for core in on_device.get(index, ())),
         )
-        for index in sorted(present | set(verdicts))[:MOST_DEVICES]
+        for index, device in list(snapshot.devices_by_index.items())[:MOST_DEVICES]
     )
 
 

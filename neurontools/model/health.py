@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one device. A device without findings is healthy, unless its health is unknown."""
+    """The verdict on one device, or on the host. A device without findings is healthy, unless its health is unknown."""
 
-    device_index: int
+    device_index: int | None  # None: the findings concern the host, and no device
     findings: tuple[Finding, ...] = ()  # highest severity first
     is_known: bool = True
     unknown_reason: str | None = None  # why the health is unknown, such as the file that could not be read
@@ -44,24 +44,32 @@ class Verdict:
 
 
 def verdicts(snapshot: Snapshot) -> tuple[Verdict, ...]:
-    """Returns a verdict for each device of a snapshot, in the order of the index."""
+    """Returns a verdict for each present or missing device of a snapshot, in the order of the index.
+
+    If there are findings that concern no device, the last verdict has them.
+    """
     if snapshot.health is None:
-        return tuple(Verdict(device.index, is_known=False) for device in snapshot.devices)
+        return tuple(Verdict(index, is_known=False) for index in snapshot.devices_by_index)
     return verdicts_of_health(snapshot.health)
 
 
 def verdicts_of_health(judged: Health) -> tuple[Verdict, ...]:
-    """Returns a verdict for each checked device, including missing ones, in the order of the index."""
+    """Returns a verdict for each checked device, present or missing, in the order of the index.
+
+    If there are findings that concern no device, the last verdict has them.
+    """
     found: dict[int, list[Finding]] = {index: [] for index in judged.device_indices}
     for finding in judged.findings:
         for index in finding.device_indices:
             if index in found:
                 found[index].append(finding)
     unknown = judged.unknown_devices
-    return tuple(
+    on_devices = [
         Verdict(index, tuple(findings), index not in unknown, unknown.get(index))
         for index, findings in sorted(found.items())
-    )
+    ]
+    on_host = tuple([finding for finding in judged.findings if not finding.device_indices])
+    return (*on_devices, *([Verdict(None, on_host)] if on_host else ()))
 
 
 def is_healthy(found: Iterable[Verdict]) -> bool | None:
@@ -115,15 +123,18 @@ def summary(found: Sequence[Verdict], snapshot: Snapshot) -> str:
 
 def summarize_verdicts(found: Sequence[Verdict], *, is_judged: bool, daemon_version: str) -> str:
     """Summarizes the verdicts in one line. `is_judged` is whether the daemon of `daemon_version` derives findings."""
-    count = len(found)
-    unhealthy = sum(verdict.is_healthy is False for verdict in found)
-    reasons = [verdict.unknown_reason for verdict in found if verdict.is_healthy is None]
+    on_devices = [verdict for verdict in found if verdict.device_index is not None]
+    count = len(on_devices)
+    unhealthy = sum(verdict.is_healthy is False for verdict in on_devices)
+    reasons = [verdict.unknown_reason for verdict in on_devices if verdict.is_healthy is None]
     unknown = len(reasons)
-    if not count:
+    is_host_unhealthy = any(verdict.is_healthy is False for verdict in found if verdict.device_index is None)
+    if not count and not is_host_unhealthy:
         return "no device to judge"
-    if not unhealthy and not unknown:
+    if not unhealthy and not unknown and not is_host_unhealthy:
         return "1 device is healthy" if count == 1 else f"all {count} devices are healthy"
-    parts = [f"{unhealthy} of {count} devices unhealthy"] if unhealthy else []
+    parts = ["the host is unhealthy"] if is_host_unhealthy else []
+    parts += [f"{unhealthy} of {count} devices unhealthy"] if unhealthy else []
     if unknown:
         version = daemon_version or "of an unknown version"
         why = reasons[0] if is_judged else f"neurond {version} makes no verdicts"

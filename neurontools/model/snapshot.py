@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -22,6 +23,9 @@ class SourceKind(StrEnum):
 
 LATEST_UNIX_SECONDS = 2.0**37
 """The latest valid time of a snapshot, in the year 6325."""
+
+MOST_DEVICES = 64
+"""The highest number of devices of a host, which is a limit of the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,24 @@ class Snapshot:
         ]
         text = f"Snapshot {self.sequence} of {self.instance.instance_type!r}, {self.source}"
         return f"<{text}, {utc_time_text(self.taken_at_unix_seconds)}: {', '.join(parts)}>"
+
+    @property
+    def devices_by_index(self) -> dict[int, Device | None]:
+        """All devices that the host has or should have, in the order of the index. The value of a missing one is None.
+
+        A device is missing if it is expected and the driver does not show it. If the daemon is too old to tell which
+        devices it expects, a gap between the indices is a missing device.
+        """
+        present = {device.index: device for device in self.devices}
+        expected: Iterable[int] = self.instance.expected_device_indices
+        expected = expected or range(max((index for index in present if index < MOST_DEVICES), default=0))
+        missing = {index for index in expected if index < MOST_DEVICES} - present.keys()
+        return dict(sorted({**present, **dict.fromkeys(missing)}.items()))
+
+    @property
+    def missing_device_indices(self) -> tuple[int, ...]:
+        """Indices of the devices that the host should have and that the driver does not show."""
+        return tuple([index for index, device in self.devices_by_index.items() if device is None])
 
     def core(self, index: int) -> NeuronCore | None:
         """Returns the physical core with this index; None if the core or its device is missing."""

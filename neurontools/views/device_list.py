@@ -6,7 +6,7 @@ there, inferred and unknown values are empty strings, and all other values were 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from neurontools.model import Device, Instance, Process, Snapshot
@@ -28,7 +28,8 @@ class NoSuchDevice(LookupError):
 class _DeviceListRow:
     """A line of the device table: a device and one of its processes, or None for a device without processes."""
 
-    device: Device
+    index: int
+    device: Device | None  # None: the device is missing
     process: Process | None
 
 
@@ -48,11 +49,12 @@ def device_list_table(
     NoSuchDevice if one of `device_indices` does not exist.
     """
     instance = snapshot.instance
-    devices = _select_devices(snapshot, device_indices)
+    known = snapshot.devices_by_index
+    chosen = _select_indices(known, device_indices)
     lnc = _effective_lnc(instance, logical_neuroncore_config)
     processes = _processes_by_device(snapshot, all_processes)
     groups = [
-        [_DeviceListRow(device, process) for process in processes.get(device.index, (None,))] for device in devices
+        [_DeviceListRow(index, known[index], process) for process in processes.get(index, (None,))] for index in chosen
     ]
     shown = [row.process for group in groups for row in group if row.process is not None]
     columns = _shown_columns(
@@ -77,7 +79,7 @@ def device_list_json(
     logical_neuroncore_config: int | None = None,
     device_indices: Iterable[int] = (),
 ) -> str:
-    """Returns the devices as a JSON array without a final newline.
+    """Returns the devices as a JSON array without a final newline. As in AWS's format, missing devices have no entry.
 
     See `device_list_table` for the arguments and for NoSuchDevice.
     """
@@ -95,17 +97,21 @@ def device_list_object(
 ) -> str:
     """Returns the JSON object of `--output-format json`: the instance, its UltraServer if known, and the devices.
 
+    The key `missing_neuron_devices` is ours, and is there only while devices are missing.
+
     See `device_list_table` for the arguments and for NoSuchDevice. AWS announced top-level fields for SDK 2.34
     (https://awsdocs-neuron.readthedocs-hosted.com, announcements of 2.33), but has not published all their names.
     """
     instance = snapshot.instance
     devices = _device_objects(snapshot, all_processes, logical_neuroncore_config, device_indices)
     ultraserver_id = _value_unless_inferred(instance, "ultraserver_id")
+    missing = snapshot.missing_device_indices
     return encode_go_json(
         {
             **_instance_object(instance),
             **({"ultraserver_id": ultraserver_id} if ultraserver_id else {}),
             "neuron_devices": devices,
+            **({"missing_neuron_devices": missing} if missing else {}),
         }
     )
 
@@ -115,22 +121,23 @@ def _device_objects(
 ) -> list[dict[str, JsonValue]]:
     lnc = _effective_lnc(snapshot.instance, logical_neuroncore_config)
     processes = _processes_by_device(snapshot, all_processes)
+    present = {device.index: device for device in snapshot.devices}
     return [
-        _device_object(snapshot.instance, device, lnc, processes.get(device.index, ()))
-        for device in _select_devices(snapshot, device_indices)
+        _device_object(snapshot.instance, present[index], lnc, processes.get(index, ()))
+        for index in _select_indices(present, device_indices)
     ]
 
 
-def _select_devices(snapshot: Snapshot, indices: Iterable[int]) -> Sequence[Device]:
+def _select_indices(known: Collection[int], indices: Iterable[int]) -> list[int]:
+    """Returns the known indices that are in `indices`; all if `indices` is empty. Raises NoSuchDevice."""
     chosen = set(indices)
-    if not chosen:
-        return snapshot.devices
-    missing = chosen - {device.index for device in snapshot.devices}
-    if missing:
-        missing_text = ", ".join(map(str, sorted(missing)))
-        present = ", ".join(str(device.index) for device in snapshot.devices) or "none"
-        raise NoSuchDevice(f"no device {missing_text} on this host; its devices: {present}")
-    return [device for device in snapshot.devices if device.index in chosen]
+    unknown = chosen.difference(known)
+    if unknown:
+        unknown_text = ", ".join(map(str, sorted(unknown)))
+        raise NoSuchDevice(
+            f"no device {unknown_text} on this host; its devices: {', '.join(map(str, known)) or 'none'}"
+        )
+    return [index for index in known if not chosen or index in chosen]
 
 
 def _effective_lnc(instance: Instance, requested: int | None) -> int:
@@ -166,10 +173,13 @@ def _shown_columns(
         return Column(title, lambda row: _NOT_APPLICABLE if row.process is None else read(row.process))
 
     def of_device(title: tuple[str, ...], read: Callable[[Device], str]) -> Column[_DeviceListRow]:
-        return Column(title, lambda row: read(row.device), once=True)
+        return Column(title, lambda row: UNKNOWN if row.device is None else read(row.device), once=True)
+
+    def index_text(row: _DeviceListRow) -> str:
+        return f"{row.index}{' (missing)' if row.device is None else ''}"
 
     columns = (
-        (True, of_device(("NEURON", "DEVICE"), lambda device: str(device.index))),
+        (True, Column(("NEURON", "DEVICE"), index_text, once=True)),
         (True, of_device(("NEURON", "CORES"), lambda _: str(cores_per_device))),
         (True, of_device(("NEURON", "CORE IDS"), core_ids)),
         (True, of_device(("NEURON", "MEMORY"), _memory_text)),

@@ -186,7 +186,9 @@ def _totals_line(context: FleetContext, width: int) -> Line:
     ratio = weighted_mean((found.utilization_ratio, found.held_neuroncore_count or 0) for found in live)
     flops = sum_known(found.flops_per_second for found in live)
     device_count = sum(len(found.devices) for found in live)
-    text = f" {device_count:,} devices, {_count_text(total('neuroncore_count'))} NeuronCores: "
+    missing_count = sum(not cell.is_present for found in live for cell in found.devices)
+    missing_text = f" ({missing_count:,} missing)" if missing_count else ""
+    text = f" {device_count:,} devices{missing_text}, {_count_text(total('neuroncore_count'))} NeuronCores: "
     text += ", ".join(f"{_count_text(count)} {word}" for word, count in counts.items() if count or word != "unknown")
     more = f"   utilization {units.percent_text(ratio, 1)}   {units.flops_text(flops)}"
     jobs = total("job_count")

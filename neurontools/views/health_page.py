@@ -33,8 +33,8 @@ _EVENT_STYLES = {EventSeverity.INFO: "text", EventSeverity.WARNING: "warn", Even
 
 
 def health_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """Draws the findings and injected faults, then the event log, newest event first."""
-    verdicts = [*_verdict_lines(context, width), *_fault_lines(context, width)]
+    """Draws the findings, unknown values and injected faults, then the event log, newest event first."""
+    verdicts = [*_verdict_lines(context, width), *_warning_lines(context, width), *_fault_lines(context, width)]
     room = max(3, height * 3 // 5)
     if len(verdicts) > room:
         hidden = len(verdicts) - room + 1
@@ -91,13 +91,29 @@ def _verdict_lines(context: RenderContext, width: int) -> list[Line]:
         indices = [device for device in every if device in shown]
         mark = severity_mark(context.glyphs, finding.severity).replace(" ", "i")
         style = _STYLES[finding.severity]
-        head = (f" {mark:<2} ", f"{f'ND {ranges_text(indices)}':<9} ", f"{finding.severity.name.lower():<9}")
+        head = (
+            f" {mark:<2} ",
+            f"{f'ND {ranges_text(indices)}' if indices else 'host':<9} ",
+            f"{finding.severity.name.lower():<9}",
+        )
         runs: list[Run] = [(text, style) for text in head]
         is_of_more = len(indices) > len(finding.device_indices)
         more = f" (ND {ranges_text(finding.device_indices)}; the others alike)" if is_of_more else ""
         text = clip(printable(sentence(finding, context.snapshot)) + more, width - 24, mark=True)
         lines.append(fit((*runs, (text, "text")), width))
         lines.append(fit((("    do: ", "dim"), (clip(printable(finding.action), width - 9, mark=True), "dim")), width))
+    return lines
+
+
+def _warning_lines(context: RenderContext, width: int) -> list[Line]:
+    """Draws what the daemon could not read, so that its values are unknown."""
+    warnings = context.snapshot.warnings
+    if not warnings:
+        return []
+    lines = [heading(context, f"Unknown values: {len(warnings)}", width)]
+    for warning in warnings:
+        text = clip(printable(warning), width - 5, mark=True)
+        lines.append(fit(((f" {context.glyphs.warn:<2} ", "warn"), (text, "text")), width))
     return lines
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 
-from neurontools.model import EndedProcess, Snapshot, SourceKind
+from neurontools.model import EccCounters, EndedProcess, Snapshot, SourceKind
 from neurontools.model.finding import Finding
 from neurontools.model.health import Verdict, age_seconds, sentence, summary
 from neurontools.model.process import EndedTotal, total_by_job, total_by_user
@@ -40,13 +40,15 @@ def _number_text(name: str, per: float, decimals: int) -> Callable[[QueryRow], s
 
 def _held_text(row: QueryRow) -> str:
     """Returns a device's numbers of held cores and of all cores: "1/2", or "-/2" if an owner is unknown."""
+    if row.device is None:
+        return UNKNOWN
     states = [core.is_free for core in row.device_cores]
     return f"{UNKNOWN if None in states else states.count(False)}/{len(states)}"
 
 
 def _memory_percent_text(row: QueryRow) -> str:
     used = FIELDS["memory.used"].read(row)
-    total = row.device.memory_bytes
+    total = row.device.memory_bytes if row.device else None
     return f"{used / total * 100:.0f}" if isinstance(used, (int, float)) and total else UNKNOWN
 
 
@@ -57,7 +59,7 @@ def _pids_text(row: QueryRow) -> str:
 
 def _ecc_text(row: QueryRow) -> str:
     """Returns the uncorrected and the corrected ECC errors, such as "0/3". Each number is the sum for HBM and SRAM."""
-    ecc = row.device.ecc
+    ecc = row.device.ecc if row.device else EccCounters()
     uncorrected = units.sum_known((ecc.mem_uncorrected_total, ecc.sram_uncorrected_total))
     corrected = units.sum_known((ecc.mem_corrected_total, ecc.sram_corrected_total))
     return "/".join(UNKNOWN if count is None else str(count) for count in (uncorrected, corrected))
@@ -65,7 +67,7 @@ def _ecc_text(row: QueryRow) -> str:
 
 _LOOP_COLUMNS = (
     _LoopColumn("time", "h:m:s", 8, lambda row: clock_text(row.snapshot.taken_at_unix_seconds)),
-    _LoopColumn("nd", "index", 5, lambda row: str(row.device.index)),
+    _LoopColumn("nd", "index", 5, lambda row: str(row.device_index)),
     _LoopColumn("cores", "held", 6, _held_text),
     _LoopColumn("util", "%", 6, _number_text("utilization", 0.01, 1)),
     _LoopColumn("flops", "TFLOPS", 8, _number_text("flops", 1e12, 2)),
@@ -127,11 +129,16 @@ def _unique_findings(verdicts: Sequence[Verdict]) -> list[Finding]:
 
 def _devices_text(finding: Finding) -> str:
     indices = finding.device_indices
+    if not indices:
+        return "host"
     return f"device {indices[0]}" if len(indices) == 1 else f"devices {ranges_text(indices)}"
 
 
 def health_json(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
-    """Returns the JSON of `--health`: an array with the verdict on each device; null means unknown."""
+    """Returns the JSON of `--health`: an array with the verdict on each device; null means unknown.
+
+    If there are findings that concern no device, the last verdict has them and the device index null.
+    """
     answer = [
         {
             "device_index": verdict.device_index,

@@ -30,10 +30,14 @@ FORMATS = ("csv", "json", "noheader", "nounits")
 
 @dataclass(frozen=True, slots=True)
 class QueryRow:
-    """The data for one output line: a device, or a logical core of a device with the process that holds the core."""
+    """The data for one output line: a device, or a logical core of a device with the process that holds the core.
+
+    A missing device has one row without a core, because its cores are unknown.
+    """
 
     snapshot: Snapshot
-    device: Device
+    device_index: int
+    device: Device | None  # None: the device is missing
     verdict: Verdict
     device_cores: tuple[LogicalNeuronCore, ...]
     peak_flops_per_core: float | None  # peak bf16 FLOPS of a physical core
@@ -76,6 +80,8 @@ class QueryField:
 
 
 def _hbm_used(row: QueryRow) -> int | None:
+    if row.device is None:
+        return None
     used = [stack.used_bytes for stack in row.device.hbm_stacks]
     if used and None not in used:
         return sum_known(used)
@@ -114,6 +120,11 @@ def _read(path: str) -> Callable[[QueryRow], FieldValue]:
     return read
 
 
+def _of_present(read: Callable[[QueryRow], FieldValue]) -> Callable[[QueryRow], FieldValue]:
+    """Returns a function that reads a value of a present device; None for a missing device."""
+    return lambda row: None if row.device is None else read(row)
+
+
 def _training_field(read: Callable[[TrainingCounters, float], float | None]) -> Callable[[QueryRow], FieldValue]:
     def value(row: QueryRow) -> FieldValue:
         counters = row.process.training if row.process is not None else None
@@ -140,7 +151,8 @@ DEVICE_FIELDS = (
         "time of the snapshot, in UTC",
         lambda row: rfc3339_text(row.snapshot.taken_at_unix_seconds),
     ),
-    QueryField("index", "index", PLAIN, "index of the device", _read("device.index")),
+    QueryField("index", "index", PLAIN, "index of the device", _read("device_index")),
+    QueryField("present", "present", PLAIN, "no if the device is missing", lambda row: row.device is not None),
     QueryField("bdf", "bdf", PLAIN, "PCI address", _read("device.bdf")),
     QueryField(
         "instance_type", "instance_type", PLAIN, "type of the instance", _read("snapshot.instance.instance_type")
@@ -157,19 +169,27 @@ DEVICE_FIELDS = (
     QueryField("numa_node", "numa_node", PLAIN, "NUMA node", _read("device.numa_node")),
     QueryField("cpu_affinity", "cpu_affinity", PLAIN, "vCPUs near the device", _read("device.cpu_affinity")),
     QueryField(
-        "connected_to", "connected_to", PLAIN, "NeuronLink neighbours", lambda row: list(row.device.connected_to)
+        "connected_to",
+        "connected_to",
+        PLAIN,
+        "NeuronLink neighbours",
+        lambda row: list(row.device.connected_to) if row.device else None,
     ),
     QueryField(
-        "count", "neuroncore_count", PLAIN, "logical NeuronCores of the device", lambda row: len(row.device_cores)
+        "count",
+        "neuroncore_count",
+        PLAIN,
+        "logical NeuronCores of the device",
+        _of_present(lambda row: len(row.device_cores)),
     ),
     QueryField(
         "free",
         "free_neuroncore_count",
         PLAIN,
         "logical NeuronCores known to be free",
-        lambda row: sum(core.is_free is True for core in row.device_cores),
+        _of_present(lambda row: sum(core.is_free is True for core in row.device_cores)),
     ),
-    QueryField("pids", "pids", PLAIN, "processes that hold or may hold cores of the device", _device_pids),
+    QueryField("pids", "pids", PLAIN, "processes that hold or may hold cores of the device", _of_present(_device_pids)),
     QueryField("memory.total", "memory_total_bytes", MEMORY, "HBM of the device", _read("device.memory_bytes")),
     QueryField("memory.used", "memory_used_bytes", MEMORY, "HBM in use", _hbm_used),
     QueryField(
@@ -177,7 +197,7 @@ DEVICE_FIELDS = (
         "memory_free_bytes",
         MEMORY,
         "HBM not in use",
-        lambda row: None if (used := _hbm_used(row)) is None else row.device.memory_bytes - used,
+        lambda row: None if row.device is None or (used := _hbm_used(row)) is None else row.device.memory_bytes - used,
     ),
     QueryField(
         "utilization",
@@ -380,23 +400,27 @@ def query_rows(
     *,
     of_cores: bool,
 ) -> list[QueryRow]:
-    """Returns the data of a row per device, or per logical core. Empty `device_indices` means all devices."""
+    """Returns the data of a row per device, present or missing, or per logical core.
+
+    Empty `device_indices` means all devices.
+    """
     cores: dict[int, list[LogicalNeuronCore]] = {}
     for core in logical_cores(snapshot, lnc):
         cores.setdefault(core.device_index, []).append(core)
     by_device = {verdict.device_index: verdict for verdict in verdicts(snapshot)}
     by_pid = {process.pid: process for process in snapshot.processes}
     rows = []
-    for device in snapshot.devices:
-        if device_indices and device.index not in device_indices:
+    for index, device in snapshot.devices_by_index.items():
+        if device_indices and index not in device_indices:
             continue
-        verdict = by_device.get(device.index, Verdict(device.index, is_known=False))
-        own = tuple(cores.get(device.index, ()))
-        if not of_cores:
-            rows.append(QueryRow(snapshot, device, verdict, own, peak_flops_per_core))
+        verdict = by_device.get(index, Verdict(index, is_known=False))
+        own = tuple(cores.get(index, ()))
+        row = QueryRow(snapshot, index, device, verdict, own, peak_flops_per_core)
+        if not of_cores or device is None:
+            rows.append(row)
         for core in own if of_cores else ():
             owner = by_pid.get(core.owner_pids[0]) if core.owner_pids else None
-            rows.append(QueryRow(snapshot, device, verdict, own, peak_flops_per_core, core, owner))
+            rows.append(replace(row, core=core, process=owner))
     return rows
 
 

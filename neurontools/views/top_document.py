@@ -10,8 +10,11 @@ from dataclasses import asdict, dataclass, fields
 
 from neurontools import catalog
 from neurontools.model import (
+    Device,
     DeviceMemory,
     Disk,
+    EccCounters,
+    Finding,
     Host,
     HostMemory,
     Instance,
@@ -134,7 +137,7 @@ def process_part(figures: ProcessFigures, now_seconds: float) -> TopProcess:
 
 @dataclass(frozen=True, slots=True)
 class TopFinding:
-    """A finding on a device. `reason` states the problem, `action` what to do."""
+    """A finding on a device or the host. `reason` states the problem, `action` what to do."""
 
     kind: str
     severity: str
@@ -152,9 +155,10 @@ class TopFinding:
 @dataclass(frozen=True, slots=True)
 class TopDevice:
     neuron_device: int
+    is_present: bool  # False: the driver does not show this device, which the host should have
     utilization_ratio: float | None
     memory_used_bytes: int | None
-    memory_total_bytes: int
+    memory_total_bytes: int | None
     connected_to: tuple[int, ...]
     mem_ecc_corrected_total: int | None
     mem_ecc_uncorrected_total: int | None
@@ -210,7 +214,8 @@ class TopDocument:
     host: TopHost
     host_memory: HostMemory
     device_memory: DeviceMemory
-    devices: tuple[TopDevice, ...]
+    devices: tuple[TopDevice, ...]  # present and missing devices
+    host_findings: tuple[TopFinding, ...]  # findings that concern no device
     neuroncores: tuple[TopCore, ...]
     processes: tuple[TopProcess, ...]
     jobs: tuple[TopJob, ...]
@@ -250,7 +255,11 @@ def top_document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDo
         host=_host_part(snapshot.host),
         host_memory=figures.host_memory(None),
         device_memory=figures.device_memory(None),
-        devices=tuple(_device_part(figures, device.index, verdicts) for device in snapshot.devices),
+        devices=tuple(
+            _device_part(figures, index, device, verdicts.get(index))
+            for index, device in snapshot.devices_by_index.items()
+        ),
+        host_findings=() if None not in verdicts else tuple(map(_finding_part, verdicts[None].findings)),
         neuroncores=tuple(
             copy_fields(
                 TopCore,
@@ -273,34 +282,35 @@ def top_document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDo
     )
 
 
-def _device_part(figures: Figures, index: int, verdicts: dict[int, health.Verdict]) -> TopDevice:
-    device = figures.snapshot.devices[index]
-    verdict = verdicts.get(device.index, health.Verdict(device.index, is_known=False))
-    return copy_fields(
-        TopDevice,
-        device,
-        neuron_device=device.index,
+def _device_part(figures: Figures, index: int, device: Device | None, found: health.Verdict | None) -> TopDevice:
+    verdict = found or health.Verdict(index, is_known=False)
+    ecc = EccCounters() if device is None else device.ecc
+    return TopDevice(
+        neuron_device=index,
+        is_present=device is not None,
         utilization_ratio=figures.device_utilization[index],
         memory_used_bytes=figures.device_used_bytes[index],
-        memory_total_bytes=device.memory_bytes,
-        mem_ecc_corrected_total=device.ecc.mem_corrected_total,
-        mem_ecc_uncorrected_total=device.ecc.mem_uncorrected_total,
-        sram_ecc_corrected_total=device.ecc.sram_corrected_total,
-        sram_ecc_uncorrected_total=device.ecc.sram_uncorrected_total,
+        memory_total_bytes=None if device is None else device.memory_bytes,
+        connected_to=() if device is None else device.connected_to,
+        mem_ecc_corrected_total=ecc.mem_corrected_total,
+        mem_ecc_uncorrected_total=ecc.mem_uncorrected_total,
+        sram_ecc_corrected_total=ecc.sram_corrected_total,
+        sram_ecc_uncorrected_total=ecc.sram_uncorrected_total,
         health=verdict.severity_name,
-        findings=tuple(
-            copy_fields(
-                TopFinding,
-                finding,
-                kind=str(finding.kind),
-                severity=finding.severity.name.lower(),
-                began_at=rfc3339_text(finding.began_at_unix_seconds),
-                neuroncore=finding.neuroncore_index,
-                is_synthetic=finding.synthetic,
-                is_injected=finding.injected,
-            )
-            for finding in verdict.findings
-        ),
+        findings=tuple(map(_finding_part, verdict.findings)),
+    )
+
+
+def _finding_part(finding: Finding) -> TopFinding:
+    return copy_fields(
+        TopFinding,
+        finding,
+        kind=str(finding.kind),
+        severity=finding.severity.name.lower(),
+        began_at=rfc3339_text(finding.began_at_unix_seconds),
+        neuroncore=finding.neuroncore_index,
+        is_synthetic=finding.synthetic,
+        is_injected=finding.injected,
     )
 
 

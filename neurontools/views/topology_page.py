@@ -188,11 +188,16 @@ def _device_box(context: RenderContext, plan: DeviceArrangement, device: int, bo
     hops = plan.hops(context.device_index, device)
     is_chosen = device == context.device_index
     style = _ratio_style(context, ratio)
-    if _cores_of_tab(context, device):
+    is_missing = device in context.figures.missing_devices
+    if is_missing:
+        style = "bad"
+    elif _cores_of_tab(context, device):
         style = "mine"
     elif hops == 1:
         style = "lit"
     figure = units.percent_text(ratio, 0 if box < 18 else 1)
+    if is_missing:
+        figure = "missing" if box >= 18 else context.glyphs.bad
     far = "--" if hops is None else ("here" if is_chosen and box >= 18 else f"{hops}h")
     text = f"ND{device:<2} {figure:>{6 if box >= _ROOMY_BOX_CELLS else 4}}"
     inner = cell(text, box - 2 - len(far) - 1) + " " + far
@@ -239,7 +244,8 @@ def _device_lines(context: RenderContext, plan: DeviceArrangement, width: int, h
         return []
     index = context.device_index
     device = context.snapshot.devices[index]
-    where = f"BDF {device.bdf or '-'}, NUMA {device.numa_node or '-'}"
+    is_missing = index in context.figures.missing_devices
+    where = "missing" if is_missing else f"BDF {device.bdf or '-'}, NUMA {device.numa_node or '-'}"
     lines: list[Line] = [heading(context, f"ND {index}", width, where)]
     by_hops: dict[int, list[int]] = {}
     for other in range(len(context.snapshot.devices)):

@@ -46,7 +46,7 @@ class ScenarioHost:
             holding.attached_at_unix_seconds = STARTED_AT_UNIX_SECONDS
         self.source = SimulatedSource(kind, self.allocator, self.load.ecc, place=place)
         self._rates = RateCalculator()
-        self._judge = RuleEvaluator()
+        self.judge = RuleEvaluator()
         self._sequence = 0
 
     def at(self, seconds: float, *, frozen: bool = False) -> Snapshot:
@@ -88,7 +88,7 @@ class ScenarioHost:
             daemon_version="0.0.0",
             daemon_pid=1,
         )
-        return self._judge.evaluate(self._rates.derive(snapshot, processes_read=True))
+        return self.judge.evaluate(self._rates.derive(snapshot, processes_read=True))
 
 
 def _host(seconds: float) -> Host:

@@ -47,7 +47,7 @@ def verdicts(
     return health.verdicts(judge.evaluate(snapshot))
 
 
-def kinds(found: tuple[health.Verdict, ...]) -> dict[int, list[str]]:
+def kinds(found: tuple[health.Verdict, ...]) -> dict[int | None, list[str]]:
     return {
         verdict.device_index: [str(finding.kind) for finding in verdict.findings]
         for verdict in found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neurontools.model import EndedProcess, health
-from neurontools.views.drawing.figures import DeviceFilter
+from neurontools.views.drawing.figures import DeviceFilter, Figures
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import process_of
 
@@ -38,6 +38,20 @@ def test_devices_by_index_and_address() -> None:
     assert {core.device_index for core in device_filter.filtered_figures(HOST, frozenset((1, 5))).cores} == {3}, (
         "hidden on top"
     )
+
+
+def test_a_missing_device_is_selected_and_hidden_as_any_other_and_a_foreign_one_is_not_missing() -> None:
+    lacking = replace(HOST, devices=HOST.devices[4:15], cores=HOST.cores[8:30])
+    assert sorted(Figures(lacking).missing_devices) == [0, 1, 2, 3, 15]
+    for device_filter in (DeviceFilter(frozenset((15, 14))), DeviceFilter(first_core=29, core_count=3)):
+        part = device_filter.filter_snapshot(lacking)
+        assert [(index, device is None) for index, device in part.devices_by_index.items()] == [(14, False), (15, True)]
+        figures = device_filter.filtered_figures(lacking)
+        assert (sorted(figures.missing_devices), sorted(figures.hidden_devices)) == ([15], list(range(14)))
+    assert not DeviceFilter(frozenset((5,))).filtered_figures(lacking).missing_devices
+    container = replace(lacking, instance=replace(HOST.instance, expected_device_indices=tuple(range(4, 15))))
+    figures = Figures(container)
+    assert (sorted(figures.missing_devices), sorted(figures.hidden_devices)) == ([], [0, 1, 2, 3])
 
 
 def test_what_ended_is_shown_where_it_was() -> None:

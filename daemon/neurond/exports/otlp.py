@@ -31,9 +31,9 @@ from neurontools.model import (
     memory_categories,
 )
 from neurontools.model.finding import Severity
-from neurontools.model.health import verdicts
+from neurontools.model.health import age_seconds, verdicts
 from neurontools.util.errors import EXIT_USAGE, UserError
-from neurontools.util.units import mean_known, sum_known
+from neurontools.util.units import mean_known, ranges_text, sum_known
 
 _PACKAGES = ("opentelemetry.sdk.metrics", "opentelemetry.exporter.otlp.proto.http")
 _EVENTS = (
@@ -223,11 +223,25 @@ def _errors(snapshot: Snapshot) -> Iterator[Reading]:
 
 def _status(snapshot: Snapshot) -> Iterator[Reading]:
     for verdict in verdicts(snapshot):
-        if verdict.severity is None:  # the health of the device is unknown
+        if verdict.severity is None or verdict.device_index is None:  # unknown health, or findings on no device
             continue
         state = _STATES[verdict.severity]
         for each in ("ok", "degraded", "failed"):
             yield int(each == state), {"hw.id": f"neuron{verdict.device_index}", "hw.type": "gpu", "hw.state": each}
+
+
+def _findings(snapshot: Snapshot) -> Iterator[Reading]:
+    """Yields the age of each finding. Findings that concern no device have no attribute neuron.devices."""
+    for finding in snapshot.health.findings if snapshot.health else ():
+        attributes: Attributes = {
+            "neuron.finding": finding.kind,
+            "neuron.finding.severity": finding.severity.name.lower(),
+            "neuron.finding.reason": finding.reason,
+            "neuron.finding.action": finding.action,
+        }
+        if finding.device_indices:
+            attributes["neuron.devices"] = ranges_text(finding.device_indices)
+        yield age_seconds(finding, snapshot), attributes
 
 
 def _executions(snapshot: Snapshot) -> Iterator[Reading]:
@@ -308,6 +322,7 @@ INSTRUMENTS = (
     Instrument("hw.gpu.memory.utilization", "1", "Share of the HBM in use", _of_devices(_used_ratio)),
     Instrument("hw.errors", "{error}", "ECC events", _errors, is_counter=True),
     Instrument("hw.status", "1", "1 for the state that the device is in", _status),
+    Instrument("neurontools.finding.age", "s", "Age of a finding", _findings),
     Instrument(
         "neurontools.neuroncore.utilization",
         "1",

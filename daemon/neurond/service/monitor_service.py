@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import os
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -167,10 +167,12 @@ def _device_list(request: neuron_pb2.RenderDeviceListRequest, snapshot: Snapshot
 async def _check_devices(request: neuron_pb2.RenderDeviceListRequest, snapshot: Snapshot, context: Context) -> None:
     if len(request.device_indices) > MAX_DEVICE_INDICES:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"more than {MAX_DEVICE_INDICES} device_indices")
-    present = [device.index for device in snapshot.devices]  # indices may have gaps: a real device may have vanished
+    known: Collection[int] = snapshot.devices_by_index
+    if request.format == neuron_pb2.RenderDeviceListRequest.FORMAT_JSON:  # has no entries of missing devices
+        known = [device.index for device in snapshot.devices]
     for index in request.device_indices:
-        if index not in present:
-            has = f"{snapshot.instance.instance_type} has {devices_text(present)}"
+        if index not in known:
+            has = f"{snapshot.instance.instance_type} has {devices_text(known)}"
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no device {index}: {has}")
 
 

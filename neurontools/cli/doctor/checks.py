@@ -42,7 +42,7 @@ from neurontools.util.errors import UserError
 from neurontools.util.formats import json_text
 from neurontools.util.process_text import shown_value
 from neurontools.util.terminal import escape_controls
-from neurontools.util.units import bytes_text, duration_text, ranges_text
+from neurontools.util.units import bytes_text, devices_text, duration_text, ranges_text
 from neurontools.util.version import __version__
 
 
@@ -338,9 +338,11 @@ def _examine_snapshot(path: str, latest: Snapshot) -> Iterator[CheckResult]:
     if latest.daemon_vcpu_ratio is not None:
         cost += f", {100 * latest.daemon_vcpu_ratio:.1f} % of a vCPU"
     instance = latest.instance
+    missing = latest.missing_device_indices
+    missing_text = f" and {devices_text(missing)} missing" if missing else ""
     yield _ok(
         f"neurond {latest.daemon_version or 'of an unknown version'} (PID {latest.daemon_pid}{cost}) at {path}: "
-        f"{instance.instance_type}, {latest.source.value}, devices: {len(latest.devices)}, "
+        f"{instance.instance_type}, {latest.source.value}, devices: {len(latest.devices)}{missing_text}, "
         f"processes: {len(latest.processes)}, a snapshot every {latest.interval_seconds:g} s"
     )
     if latest.daemon_version != __version__:

@@ -14,7 +14,7 @@ from neurontools.util.command_lifecycle import write_stderr, write_text
 from neurontools.util.errors import EXIT_HEALTH_UNKNOWN, EXIT_NO_DAEMON, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.util.formats import Column, ascii_table
 from neurontools.util.terminal import escape_controls
-from neurontools.util.units import count_text, ranges_text
+from neurontools.util.units import UNKNOWN, count_text, ranges_text
 
 _GO_WITH = frozenset(
     (*HOST_OPTION_NAMES, "prometheus-config", "json-output", "health", "tls-cert", "tls-key", "tls-ca")
@@ -59,7 +59,7 @@ def fleet_table(states: Sequence[HostState]) -> str:
     cells: dict[tuple[str, str], Callable[[HostState], str]] = {
         ("HOST", ""): lambda state: escape_controls(state.place.name),
         ("INSTANCE", "TYPE"): lambda state: text(state, "instance_type"),
-        ("NEURON", "DEVICES"): lambda state: str(len(state.summary.devices)) if state.summary else "-",
+        ("NEURON", "DEVICES"): _device_count,
         ("NEURON", "CORES"): lambda state: count(state, "neuroncore_count"),
         ("NEURON", "CORES HELD"): lambda state: count(state, "held_neuroncore_count"),
         ("NEURON", "CORES FREE"): lambda state: count(state, "free_neuroncore_count"),
@@ -67,6 +67,13 @@ def fleet_table(states: Sequence[HostState]) -> str:
         ("DRIVER", "VERSION"): lambda state: text(state, "driver_version"),
     }
     return ascii_table([Column(title, read) for title, read in cells.items()], [[state] for state in states])
+
+
+def _device_count(state: HostState) -> str:
+    """Returns the number of devices: "16", or "15 of 16" if a device is missing."""
+    devices = state.summary.devices if state.summary else ()
+    present = sum(cell.is_present for cell in devices)
+    return UNKNOWN if not devices else f"{present}" if present == len(devices) else f"{present} of {len(devices)}"
 
 
 def health_word(state: HostState) -> str:

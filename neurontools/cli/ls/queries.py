@@ -122,7 +122,7 @@ class ScriptQuery:
 
     def _health(self, snapshot: Snapshot) -> str:
         chosen = self._device_indices(snapshot)
-        verdicts = [v for v in health.verdicts(snapshot) if not chosen or v.device_index in chosen]
+        verdicts = [each for each in health.verdicts(snapshot) if not chosen or each.device_index in (None, *chosen)]
         write = health_json if "json-output" in self._given else health_text
         self.exit_code = _EXIT_CODES[health.is_healthy(verdicts)]
         return write(verdicts, snapshot)
@@ -143,7 +143,7 @@ class ScriptQuery:
     def _device_indices(self, snapshot: Snapshot) -> tuple[int, ...]:
         """Returns the device indices that --device selects; () selects all."""
         by_bdf = {device.bdf: device.index for device in snapshot.devices if device.bdf}
-        there = {device.index for device in snapshot.devices}
+        there = snapshot.devices_by_index
         for index in self._devices.indices:
             if index not in there:
                 raise UserError(f"no device {index} on this host; it has {devices_text(there)}", EXIT_NOT_FOUND)

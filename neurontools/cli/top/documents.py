@@ -198,7 +198,7 @@ def _snapshot_contexts(
         return
     ended = source.ended() if page.name == "usage" else ()
     for snapshot in source.latest() if count is None else source.snapshots(count):
-        yield _snapshot_context(snapshot, given, source.device_filter, filter_text, ended)
+        yield _snapshot_context(snapshot, given, source.device_filter, filter_text, ended or snapshot.ended)
 
 
 def _snapshot_context(

@@ -148,7 +148,7 @@ def check_device_filter(device_filter: DeviceFilter, snapshot: Snapshot) -> None
     """Raises UserError if the host lacks one of the selected devices, or has none of the selected NeuronCores."""
     missing = device_filter.first_missing_device(snapshot)
     if missing:
-        present = devices_text(device.index for device in snapshot.devices)
+        present = devices_text(snapshot.devices_by_index)
         raise UserError(f"--device: no device {missing} on this host; it has {present}", EXIT_NOT_FOUND)
     if not device_filter.has_cores(snapshot):
         first, last = device_filter.first_core, device_filter.first_core + (device_filter.core_count or 1) - 1

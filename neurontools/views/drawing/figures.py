@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -29,9 +29,9 @@ from neurontools.model import (
 from neurontools.model.finding import FindingKind
 from neurontools.model.jobs import Rank, RunningJob, in_collective_since, running_jobs
 from neurontools.model.process import age_seconds
+from neurontools.model.snapshot import MOST_DEVICES
 from neurontools.util.units import mean_known, sum_known
 
-_MOST_DEVICES = 64
 _UNKNOWN_DEVICE_MEMORY = DeviceMemory(*[None] * len(DeviceMemory.__slots__))
 
 
@@ -63,20 +63,20 @@ class ProcessFigures:
 class Figures:
     """Values derived from one snapshot, computed at first use and cached for all pages.
 
-    Pages look up devices by index, so `snapshot` has a placeholder for each missing or hidden device. A placeholder has
-    no memory and no cores; a hidden device keeps its NeuronLink connections.
+    Pages look up devices by index, so `snapshot` has a placeholder for each device that is missing, hidden, or not
+    given to this container. A placeholder has no memory and no cores; a hidden device keeps its NeuronLink connections.
     """
 
-    def __init__(self, snapshot: Snapshot, hidden: Sequence[Device] = ()) -> None:
-        self.hidden_devices = frozenset(device.index for device in hidden)
-        present = {device.index for device in snapshot.devices} | self.hidden_devices
-        expected = 1 + max((index for index in present if index < _MOST_DEVICES), default=-1)
-        self.missing_devices = frozenset(range(expected)) - present
+    def __init__(self, snapshot: Snapshot, all_devices: Mapping[int, Device | None] | None = None) -> None:
+        known = snapshot.devices_by_index if all_devices is None else all_devices
+        present = {device.index for device in snapshot.devices}
+        absent = set(range(1 + max((index for index in known if index < MOST_DEVICES), default=-1))) - present
+        self.missing_devices = frozenset(snapshot.missing_device_indices)
+        self.hidden_devices = frozenset(absent - self.missing_devices)
         self.snapshot = snapshot
-        if self.missing_devices or hidden:
-            absent = [_absent_device(index, ()) for index in self.missing_devices]
-            absent += [_absent_device(device.index, device.connected_to) for device in hidden]
-            devices = tuple(sorted((*snapshot.devices, *absent), key=lambda device: device.index))
+        if absent:
+            placeholders = [_absent_device(index, known.get(index)) for index in absent]
+            devices = tuple(sorted((*snapshot.devices, *placeholders), key=lambda device: device.index))
             self.snapshot = replace(snapshot, devices=devices)
 
     @cached_property
@@ -231,8 +231,9 @@ class Figures:
         )
 
 
-def _absent_device(index: int, connected_to: tuple[int, ...]) -> Device:
-    return Device(index, bdf=None, cpu_affinity=None, numa_node=None, connected_to=connected_to, memory_bytes=0)
+def _absent_device(index: int, hidden: Device | None) -> Device:
+    links = () if hidden is None else hidden.connected_to
+    return Device(index, bdf=None, cpu_affinity=None, numa_node=None, connected_to=links, memory_bytes=0)
 
 
 def _sum_counters(counters: ErrorCounters | ExecutionCounters) -> int:
@@ -265,9 +266,8 @@ class DeviceFilter:
 
     def first_missing_device(self, snapshot: Snapshot) -> str:
         """Returns the index or PCI address of a selected device that the host lacks; "" if it has all of them."""
-        present = {device.index for device in snapshot.devices} | set(snapshot.instance.expected_device_indices)
         bdfs = {device.bdf for device in snapshot.devices}
-        lost = [str(index) for index in sorted(self.device_indices - present)]
+        lost = [str(index) for index in sorted(self.device_indices - snapshot.devices_by_index.keys())]
         return next(iter([*lost, *sorted(self.bdfs - bdfs)]), "")
 
     def has_cores(self, snapshot: Snapshot) -> bool:
@@ -275,10 +275,9 @@ class DeviceFilter:
 
         Returns True while an expected device is missing, because the cores may be on that device.
         """
-        present = {device.index for device in snapshot.devices}
         return (
             self.core_count is None
-            or not present.issuperset(snapshot.instance.expected_device_indices)
+            or bool(snapshot.missing_device_indices)
             or any(core.index in self._visible_core_range(snapshot) for core in snapshot.cores)
         )
 
@@ -292,28 +291,33 @@ class DeviceFilter:
         if not self and not hidden:
             return Figures(snapshot)
         part = self.filter_snapshot(snapshot, hidden)
-        shown = {device.index for device in part.devices}
-        return Figures(part, [device for device in snapshot.devices if device.index not in shown])
+        return Figures(part, snapshot.devices_by_index)
 
     def filter_snapshot(self, snapshot: Snapshot, hidden: frozenset[int] = frozenset()) -> Snapshot:
         """Returns the snapshot with only the selected devices and cores, and the processes that hold any of them."""
         if not self and not hidden:
             return snapshot
-        shown = {device.index for device in snapshot.devices} - hidden
+        known = snapshot.devices_by_index
+        shown = known.keys() - hidden
         if self.device_indices or self.bdfs:
             shown &= self.device_indices | {device.index for device in snapshot.devices if device.bdf in self.bdfs}
         cores = tuple(core for core in snapshot.cores if core.device_index in shown)
         if self.core_count is not None:
             visible = self._visible_core_range(snapshot)
             cores = tuple(core for core in cores if core.index in visible)
-            shown &= {core.device_index for core in cores}
+            size = snapshot.instance.physical_cores_per_device
+            missing = (index for index, device in known.items() if device is None)
+            shown &= {core.device_index for core in cores}.union(
+                index for index in missing if visible.start < (index + 1) * size and index * size < visible.stop
+            )
         indices = {core.index for core in cores}
         return replace(
             snapshot,
+            instance=replace(snapshot.instance, expected_device_indices=tuple(sorted(shown))),
             ended=_ended_on_devices(snapshot.ended, shown),
             devices=tuple(device for device in snapshot.devices if device.index in shown),
             cores=cores,
-            health=_health_without(snapshot.health, {device.index for device in snapshot.devices} - shown),
+            health=_health_without(snapshot.health, known.keys() - shown),
             processes=tuple(
                 process
                 for process in snapshot.processes
@@ -328,7 +332,7 @@ class DeviceFilter:
         """Returns the ended processes that used any of the devices in the filtered snapshot `part`."""
         if not self and not hidden:
             return ended
-        return _ended_on_devices(ended, {device.index for device in part.devices})
+        return _ended_on_devices(ended, set(part.devices_by_index))
 
 
 def _ended_on_devices(ended: tuple[EndedProcess, ...], shown: set[int]) -> tuple[EndedProcess, ...]:
