@@ -9,7 +9,7 @@ The module compares protobuf messages, because converting each to a `Snapshot` w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from neurontools.model import Finding, Health, Severity
@@ -32,6 +32,9 @@ _ECC_KINDS = (
     ("sram_uncorrected_total", "uncorrected SRAM", True),
 )
 _LONGEST_TEXT = 200
+_BURST_SECONDS = 60.0  # alike events that follow each other within this time are one burst
+_MOST_BURSTS = 100  # bursts kept for each kind of event and device
+_MOST_MARKS = 1000  # more than a plot has cells
 _FACT_KINDS = frozenset(
     (
         FindingKind.DEVICE_MISSING,
@@ -90,8 +93,85 @@ class HostEvent:
     text: str
     pid: int | None = None
     device_index: int | None = None
-    at_seconds: float = 0.0  # monotonic time of the event's snapshot in the timeline
+    at_seconds: float = 0.0  # monotonic time of the event's snapshot in the timeline; of a burst, its last one
     core_index: int | None = None  # logical core
+    # For counted errors, `text` is `subject`, the number `quantity` and `noun`. For a burst without a noun, `subject`
+    # is the text of a single event.
+    subject: str = ""
+    noun: str = ""
+    quantity: int = 0
+    times: int = 1  # number of events that this event stands for; more than 1 for a burst
+    began_at_seconds: float | None = None  # time of the first event of a burst; None for a single event
+    marks_at_seconds: tuple[float, ...] = ()  # times of the latest events of a burst, for plots; empty: `at_seconds`
+
+    @property
+    def alike_key(self) -> tuple[object, ...]:
+        """A key that is the same for the events of one burst."""
+        return (self.severity, self.pid, self.core_index, self.subject or self.text, self.noun)
+
+
+class EventLog:
+    """Folds events into bursts, which are the lines of all event lists. Not thread-safe.
+
+    Alike events of one kind on one device or process within a minute of each other become one event with their number
+    and first time. Each kind of event on each device has its own limit, so a frequent kind never displaces a rare one.
+    """
+
+    def __init__(self) -> None:
+        self._bursts: dict[tuple[str, int | None], list[HostEvent]] = {}
+
+    def add(self, event: HostEvent) -> None:
+        """Adds an event that is not older than the others."""
+        own = self._bursts.setdefault((event.kind, event.device_index), [])
+        for position in range(len(own) - 1, -1, -1):
+            burst = own[position]
+            if burst.at_seconds < event.at_seconds - _BURST_SECONDS:
+                break
+            if burst.alike_key == event.alike_key:
+                event = _folded(own.pop(position), event)
+                break
+        own.append(event)
+        del own[:-_MOST_BURSTS]
+
+    def events(self) -> tuple[HostEvent, ...]:
+        """Returns the bursts and single events, in the order of their last times."""
+        return tuple(sorted((each for own in self._bursts.values() for each in own), key=lambda each: each.at_seconds))
+
+
+def _folded(burst: HostEvent, event: HostEvent) -> HostEvent:
+    """Returns a burst with one more event."""
+    quantity, times = burst.quantity + event.quantity, burst.times + event.times
+    subject = event.subject or event.text
+    text = f"{subject}: {counted(quantity, event.noun)}" if event.noun else subject
+    # The elapsed time is monotonic, because the wall clock may have been set meanwhile.
+    began_at_seconds = burst.at_seconds if burst.began_at_seconds is None else burst.began_at_seconds
+    elapsed = duration_text(float(round(event.at_seconds - began_at_seconds)))
+    text = f"{text}, {times} times in {elapsed}"
+    marks = (*(burst.marks_at_seconds or (burst.at_seconds,)), event.at_seconds)[-_MOST_MARKS:]
+    return replace(
+        event,
+        text=text,
+        subject=subject,
+        quantity=quantity,
+        times=times,
+        began_at_seconds=began_at_seconds,
+        marks_at_seconds=marks,
+    )
+
+
+def _counted_event(
+    at: float,
+    kind: str,
+    severity: EventSeverity,
+    subject: str,
+    quantity: int,
+    noun: str,
+    *,
+    pid: int | None = None,
+    device_index: int | None = None,
+) -> HostEvent:
+    text = f"{subject}: {counted(quantity, noun)}"
+    return HostEvent(at, kind, severity, text, pid, device_index, subject=subject, noun=noun, quantity=quantity)
 
 
 def events_between(before: neuron_pb2.Snapshot | None, after: neuron_pb2.Snapshot) -> tuple[HostEvent, ...]:
@@ -143,8 +223,7 @@ def _process_events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at:
             grown = getattr(process.errors, f"{kind}_total") - getattr(old.errors, f"{kind}_total")
             if grown > 0:
                 severity = EventSeverity.CRITICAL if kind == "hardware" else EventSeverity.WARNING
-                text = f"{_name(process)}: {counted(grown, f'{kind} error')}"
-                yield HostEvent(at, "error", severity, text, pid)
+                yield _counted_event(at, "error", severity, _name(process), grown, f"{kind} error", pid=pid)
         if len(process.models) != len(old.models):
             text = f"{_name(process)} has {counted(len(process.models), 'model')} loaded, had {len(old.models)}"
             yield HostEvent(at, "model", EventSeverity.INFO, text, pid)
@@ -193,8 +272,8 @@ def _device_events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: 
             grown = getattr(device.ecc, field) - getattr(old, field)
             if grown > 0 and old.HasField(field):  # type: ignore[arg-type]
                 severity = EventSeverity.CRITICAL if is_critical else EventSeverity.WARNING
-                text = f"ND {device.index}: {counted(grown, f'{name} ECC error')}"
-                yield HostEvent(at, "ecc", severity, text, device_index=device.index)
+                subject, noun = f"ND {device.index}", f"{name} ECC error"
+                yield _counted_event(at, "ecc", severity, subject, grown, noun, device_index=device.index)
 
 
 def _name(process: neuron_pb2.Process) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from neurontools.client.events import HostEvent, events_between
+from neurontools.client.events import EventLog, HostEvent, events_between
 from neurontools.client.packing import PackedMessage, Packer
 from neurontools.client.samples import HostSample, Samples, Series, sample_snapshot
 from neurontools.model import Snapshot
@@ -20,7 +20,6 @@ from neurontools.rpc.convert import snapshot_on_demand
 LIVE_BYTES = 5472 * 2**10
 """Memory limit of a live view: fits 20 minutes of a trn1.32xlarge at 1 Hz, twice the default history of the daemon."""
 
-_MOST_EVENTS = 500
 _at = attrgetter("at_seconds")
 
 
@@ -35,6 +34,7 @@ class HostTimeline:
         self.is_full = False  # whether old snapshots were dropped to stay within `limit_bytes`
         self._samples = Samples()
         self._eventful: list[Moment] = []  # all `moments` that have events
+        self._event_log, self._logged = EventLog(), 0  # the events of the first so many of `_eventful`
         self._limit_bytes = limit_bytes
         self._bytes = 0
         self._decoded: tuple[Moment, Snapshot] | None = None
@@ -72,6 +72,7 @@ class HostTimeline:
         self.moments[low:high] = sorted({**moments_by_time, **given}.values(), key=_at)
         self._samples.insert([moment.sample for moment in new])
         self._eventful = [moment for moment in self.moments if moment.events]
+        self._event_log, self._logged = EventLog(), 0
         self._bytes += sum(moment.size_bytes for moment in new)
         return len(new) - self._drop_beyond_the_limit()
 
@@ -86,7 +87,9 @@ class HostTimeline:
             self.is_full = True
             del self.moments[:drop]
             self._samples.drop(drop)
-            del self._eventful[: bisect_left(self._eventful, self.moments[0].at_seconds, key=_at)]
+            dropped = bisect_left(self._eventful, self.moments[0].at_seconds, key=_at)
+            del self._eventful[:dropped]
+            self._logged -= dropped
         return drop
 
     def index_at(self, at_seconds: float) -> int:
@@ -113,14 +116,16 @@ class HostTimeline:
         return self._samples.gaps(float("-inf"))
 
     def events(self, index: int) -> tuple[HostEvent, ...]:
-        """Returns the latest 500 events of the snapshots up to and including this index, oldest first."""
-        found: list[HostEvent] = []
+        """Returns the events of the snapshots up to and including this index, folded into bursts, oldest first."""
         end = bisect_right(self._eventful, self.moments[index].at_seconds, key=_at)
-        for position in range(end - 1, -1, -1):
-            found.extend(reversed(self._eventful[position].events))
-            if len(found) >= _MOST_EVENTS:
-                break
-        return tuple(reversed(found[:_MOST_EVENTS]))
+        if not 0 <= self._logged <= end:
+            self._event_log, self._logged = EventLog(), 0
+        for moment in self._eventful[self._logged : end]:
+            for event in moment.events:
+                self._event_log.add(event)
+        self._logged = end
+        begin = self.moments[0].at_seconds
+        return tuple([event for event in self._event_log.events() if event.at_seconds >= begin])
 
     def event_times(self, limit: int) -> tuple[float, ...]:
         """Returns the times of the latest `limit` snapshots that have events, oldest first."""

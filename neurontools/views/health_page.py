@@ -40,7 +40,8 @@ def health_page(context: RenderContext, width: int, height: int) -> TextPage:
         hidden = len(verdicts) - room + 1
         verdicts = [*verdicts[: room - 1], fit(((f"   … {hidden} more lines", "dim"),), width)]
     events = list(reversed(shown_events(context, context.pid)))
-    count = "1 event" if len(events) == 1 else f"{len(events)} events"
+    times = sum(event.times for event in events)
+    count = "1 event" if times == 1 else f"{times} events"
     since = _history_start_text(context)
     note = backfill_text(context) or f"{count} since {since}{context.key_hint('; Enter: go to event')}"
     title = "Events" if context.pid is None else f"Events of PID {context.pid}"

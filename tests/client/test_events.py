@@ -9,8 +9,8 @@ import pytest
 from neurond.verdicts.evidence import HealthThresholds
 from neurond.verdicts.rule_evaluator import RuleEvaluator
 
-from neurontools.client.events import EventSeverity, events_between
-from neurontools.model import Finding, Severity, Snapshot
+from neurontools.client.events import EventLog, EventSeverity, HostEvent, events_between
+from neurontools.model import EccCounters, Finding, Severity, Snapshot
 from neurontools.rpc.convert import to_message
 from tests.harness.scenario_host import ScenarioHost
 
@@ -88,6 +88,29 @@ def test_what_the_daemon_judges_is_told_when_it_begins_to_and_in_its_words() -> 
         30.0: [("idle", "NeuronCores 1-3 are held by 3 processes of synthetic load stuck-core and idle")],
         70.0: [("stuck", f"3 ranks wait for rank 0, PID {pids[0]}, in one execution")],
     }, "not before the limit of the daemon, and once"
+
+
+def test_a_burst_is_one_event_and_displaces_no_rare_one() -> None:
+    log = EventLog()
+    log.add(HostEvent(0.0, "restart", EventSeverity.WARNING, "the daemon was restarted (PID 7)"))
+    host = ScenarioHost("trn1.32xlarge", "ecc-burst")
+    before, total = host.at(1.0), 0
+    first = before.devices[3].ecc.mem_corrected_total
+    for second in range(2, 1000):
+        after = replace(before, devices=tuple(replace(d, ecc=EccCounters(second * second)) for d in before.devices))
+        for event in events_between(to_message(before), to_message(after)):
+            log.add(replace(event, at_seconds=float(second + 100 * (second > 500))))
+            total += 1
+        before = after
+    found = log.events()
+    assert [event.kind for event in found] == ["restart", *["ecc"] * 32], "each device has one before and one after"
+    assert sum(event.times for event in found) == 1 + total
+    assert sum(event.quantity for event in found if event.device_index == 3) == 999**2 - (first or 0)
+    assert found[-1].text.endswith("corrected HBM ECC errors, 499 times in 8 m 18 s"), found[-1].text
+    for number in range(1000):
+        log.add(HostEvent(0.0, "warning", EventSeverity.WARNING, f"file {number} can't be read", at_seconds=2000.0))
+    assert [event.kind for event in log.events()].count("restart") == 1
+    assert len(log.events()) == 1 + 32 + 100
 
 
 def test_a_finding_of_a_kind_that_is_not_known_here_is_told() -> None:

@@ -196,9 +196,10 @@ def event_marks(events: tuple[HostEvent, ...], axis: TimeAxis, glyphs: Glyphs) -
     for event in reversed(events):
         if event.at_seconds < axis.begins_seconds:
             break
-        position = axis.cell_at(event.at_seconds)
-        if position is not None:
-            found[position] = max(found.get(position, 0), _SEVERITY_RANKS[event.severity])
+        for at_seconds in event.marks_at_seconds or (event.at_seconds,):
+            position = axis.cell_at(at_seconds)
+            if position is not None:
+                found[position] = max(found.get(position, 0), _SEVERITY_RANKS[event.severity])
     marks: tuple[Run, ...] = ((glyphs.info, "label"), (glyphs.warn, "warn"), (glyphs.bad, "bad"))
     return {position: marks[rank] for position, rank in found.items()}
 
