@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -53,7 +53,7 @@ from neurond.system.lifecycle import (
     watchdog_seconds,
 )
 from neurond.system.processes import is_alive
-from neurond.verdicts.evidence import HealthThresholds
+from neurond.verdicts.evidence import HealthThresholds, ProcessIdentity
 from neurond.verdicts.rule_evaluator import FindingDiff, FindingLogger, RuleEvaluator, evaluated_devices
 from neurontools.driver.environment import Roots
 from neurontools.driver.kernel_log import KernelRecord
@@ -257,7 +257,14 @@ class Daemon:
         if due_seconds is not None:
             self._fault_due = asyncio.get_running_loop().call_at(due_seconds, self._advance_faults)
 
-    def _on_healed(self, faults: Sequence[InjectedFault], by_uid: int | None, by_pid: int | None) -> None:
+    def _on_healed(
+        self,
+        faults: Sequence[InjectedFault],
+        by_uid: int | None,
+        by_pid: int | None,
+        met_by: Collection[ProcessIdentity],
+    ) -> None:
+        self._publisher.rules.mark_healed(met_by, time.monotonic())
         moved_seconds = self._clock.moved_seconds()
         shown = (fault_by_wall_clock(fault, moved_seconds) for fault in faults)
         self._audit.record_healed(shown, by_uid, by_pid, self._clock.now() + moved_seconds)
@@ -326,7 +333,7 @@ class SnapshotPublisher:
         self._monotonic = monotonic
         self._refresher = SourceRefresher(host.source, monotonic)
         self._attributor = ProcessAttributor(proc_root)
-        self._rules = RuleEvaluator(HealthThresholds(**settings.health_thresholds))  # type: ignore[arg-type]
+        self.rules = RuleEvaluator(HealthThresholds(**settings.health_thresholds))  # type: ignore[arg-type]
         self._kernel_log = open_kernel_log(settings)
         self._finding_log = FindingLogger()
         self._finding_diff = FindingDiff()
@@ -369,7 +376,7 @@ class SnapshotPublisher:
 
     def apply_settings(self, before: Settings, after: Settings) -> None:
         if after.health_thresholds != before.health_thresholds:
-            self._rules.limits = HealthThresholds(**after.health_thresholds)  # type: ignore[arg-type]
+            self.rules.limits = HealthThresholds(**after.health_thresholds)  # type: ignore[arg-type]
         if after.actions != before.actions:
             if self._actions is not None:
                 self._actions.close()
@@ -406,7 +413,7 @@ class SnapshotPublisher:
             logged = () if self._kernel_log is None else self._kernel_log.read()
             evaluated = self._evaluate(attributed, logged)
         else:
-            evaluated = self._rules.carry_over(attributed)
+            evaluated = self.rules.carry_over(attributed)
             known_at_seconds = self._known_at_seconds
         evaluated = self._with_known_health(evaluated, known_at_seconds)
         moved_seconds = self._clock.moved_seconds()
@@ -427,7 +434,7 @@ class SnapshotPublisher:
         return snapshot
 
     def _evaluate(self, snapshot: Snapshot, logged: Sequence[KernelRecord] = ()) -> Snapshot:
-        return self._rules.evaluate(snapshot, self._sampler.ended, logged, self._sampler.unknown_health)
+        return self.rules.evaluate(snapshot, self._sampler.ended, logged, self._sampler.unknown_health)
 
     def _with_known_health(self, snapshot: Snapshot, known_at_seconds: float | None) -> Snapshot:
         """Returns the snapshot. If the devices were read too long ago, their health becomes unknown.

@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from neurond.allocator import CoreAllocator, CoreLease, UnknownToken
 from neurontools.driver.kernel_log import HardwareError
@@ -34,7 +34,11 @@ class NoSuchFault(Exception):
     """No fault has this number."""
 
 
-OnHealed = Callable[[Sequence[InjectedFault], int | None, int | None], None]
+OnHealed = Callable[[Sequence[InjectedFault], int | None, int | None, frozenset[tuple[int, float]]], None]
+"""Receives the healed faults, the UID and PID that healed them, and the processes that met them.
+
+A process is identified by its PID and by the Unix time when it attached.
+"""
 LoseHost = Callable[[float | None, tuple[FaultRequest, ...]], None]
 
 
@@ -50,7 +54,7 @@ class FaultEffects:
     unix_at: Callable[[float], float]  # converts a CLOCK_MONOTONIC time to Unix time
     on_change: Callable[[], None] = lambda: None  # called when faults change, to publish a snapshot
     on_acknowledged: Callable[[], None] = lambda: None  # called when a process acknowledges a fault
-    on_healed: OnHealed = lambda _faults, _uid, _pid: None
+    on_healed: OnHealed = lambda _faults, _uid, _pid, _processes: None
     send: Callable[[str, bytes], None] = lambda _token, _line: None  # sends a line to the process with this token
     log_error: Callable[[HardwareError], None] = lambda _error: None  # writes an error to the simulated kernel log
     lose_host: LoseHost | None = None
@@ -116,7 +120,8 @@ class FaultInjector:
             self._send_end(fault)
         if healed:
             offset_seconds = self.effects.unix_at(0.0)
-            self.effects.on_healed([fault.to_model(offset_seconds) for fault in healed], by_uid, by_pid)
+            met_by = frozenset(process for fault in healed for process in fault.met_by)
+            self.effects.on_healed([fault.to_model(offset_seconds) for fault in healed], by_uid, by_pid, met_by)
             self._publish_change()
         return len(healed)
 
@@ -166,6 +171,7 @@ class FaultInjector:
         if local not in self._affected_cores(fault, lease):
             return
         core_index = lease.physical_cores()[local * lease.lnc]
+        fault.met_by.add((lease.pid, lease.attached_at_unix_seconds))
         if match[1] == b"met":
             self._record_execution(fault, token)
         else:
@@ -330,6 +336,7 @@ class ActiveFault:
     began_seconds: float | None = None
     ended_seconds: float | None = None
     met_total: int = 0
+    met_by: set[tuple[int, float]] = field(default_factory=set)  # PID and Unix time of attaching of each process
     is_armed: bool = False  # whether the fault's delay is over; only then do processes receive the fault
 
     @property
@@ -422,8 +429,8 @@ class FaultCounters:
         self.status: dict[int, StatusCounters] = {}
 
     def count_ecc(self, fault: int, device_index: int, fields: Collection[str], events: int) -> None:
-        for field in fields:
-            self._ecc.setdefault(fault, Counter())[device_index, field] += events
+        for name in fields:
+            self._ecc.setdefault(fault, Counter())[device_index, name] += events
         self._sum()
 
     def count_status(self, fault: int, core_index: int, name: str) -> None:
@@ -443,6 +450,6 @@ class FaultCounters:
 def _summed(counted: Collection[Counter[tuple[int, str]]]) -> dict[int, Counter[str]]:
     sums: dict[int, Counter[str]] = {}
     for counter in counted:
-        for (index, field), count in counter.items():
-            sums.setdefault(index, Counter())[field] += count
+        for (index, name), count in counter.items():
+            sums.setdefault(index, Counter())[name] += count
     return sums

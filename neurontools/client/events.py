@@ -42,6 +42,7 @@ _FACT_KINDS = frozenset(
         FindingKind.ECC_UNCORRECTED,
         FindingKind.HARDWARE_ERRORS,
         FindingKind.NUMERICAL_ERRORS,
+        FindingKind.FAILED_EXECUTIONS,
         FindingKind.STALE_REPORT,
     )
 )

@@ -19,6 +19,8 @@ from neurontools.driver.environment import (
     quote_value,
 )
 
+DEFAULT_TIMEOUT_SECONDS = 30.0  # default of NEURON_RT_EXEC_TIMEOUT, from the table in its documentation
+
 
 class NrtStatus(IntEnum):
     """Those status codes of the Neuron runtime (nrt_status.h) that executions in this project can end with."""

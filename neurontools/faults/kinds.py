@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from neurontools.driver.kernel_log import DMA_ERROR, HBM_ERROR, NEURONCORE_ERROR, SRAM_ERROR
-from neurontools.driver.neuron_runtime import NrtStatus
+from neurontools.driver.neuron_runtime import DEFAULT_TIMEOUT_SECONDS, NrtStatus
 
 
 class FaultDuration(StrEnum):
@@ -66,6 +66,7 @@ class FaultKind:
     * `loses_host`: the fault takes down the whole host, so a request names no device, core or process.
     * `log`: lines of the runtime's log. The last line is the error text.
     * `findings`: the kinds of findings (`FindingKind`) that the daemon reports.
+    * `finding_delay_seconds`: time until the first finding under default settings, beside FOUND_WITHIN_SECONDS.
     """
 
     name: str
@@ -82,6 +83,7 @@ class FaultKind:
     loses_reports: bool = False
     loses_host: bool = False
     findings: tuple[str, ...] = ()
+    finding_delay_seconds: float = 0.0
     amount: FaultAmount | None = None
     accepts_part: bool = False
     source: str = ""
@@ -91,10 +93,19 @@ class FaultKind:
         return self.effect is not FaultEffect.NONE
 
     @property
+    def found_within_seconds(self) -> float | None:
+        """Time from the begin of the fault to its first finding, in seconds; None: no rule finds the fault."""
+        return self.finding_delay_seconds + FOUND_WITHIN_SECONDS if self.findings else None
+
+    @property
     def outlives_process(self) -> bool:
         """Whether the fault also affects processes that start later."""
         return self.lasts not in (FaultDuration.ONE_EXECUTION, FaultDuration.PROCESS)
 
+
+FOUND_WITHIN_SECONDS = 2.0
+"""Time of a report to the daemon and of the daemon's next tick, at the default interval of one second."""
+_LATENCY_SECONDS = 90.0  # three tenths of the window of the health rules
 
 _ERRORS = "TDRV:exec_request_process_errors"
 _STATUS = "TDRV:exec_consume_tpb_status_notifications"
@@ -198,7 +209,8 @@ _ALL = (
             ),
         ),
         counter="timeout",
-        findings=("stuck", "needs_reset"),
+        findings=("stuck", "failed_executions", "core_errors", "needs_reset"),
+        finding_delay_seconds=DEFAULT_TIMEOUT_SECONDS,
     ),
     FaultKind(
         "hang-collective",
@@ -208,7 +220,8 @@ _ALL = (
         NrtStatus.EXEC_HW_ERR_COLLECTIVES,
         (RuntimeLogLine(_ERRORS, _COLLECTIVE),),
         counter="hw_collectives_error",
-        findings=("stuck", "core_errors"),
+        findings=("stuck", "failed_executions", "core_errors"),
+        finding_delay_seconds=DEFAULT_TIMEOUT_SECONDS,
     ),
     FaultKind(
         "link-down",
@@ -219,7 +232,7 @@ _ALL = (
         (RuntimeLogLine(_ERRORS, _COLLECTIVE),),
         counter="hw_collectives_error",
         component="link_intraserver",
-        findings=("unhealthy_component", "stuck", "core_errors"),
+        findings=("unhealthy_component", "stuck", "failed_executions", "core_errors"),
     ),
     FaultKind(
         "numerical",
@@ -249,6 +262,7 @@ _ALL = (
             ),
         ),
         counter="oob_error",
+        findings=("failed_executions", "core_errors"),
     ),
     FaultKind(
         "queue-overflow",
@@ -262,6 +276,7 @@ _ALL = (
             ),
         ),
         counter="execute_sw_nq_overflow",
+        findings=("failed_executions", "core_errors"),
     ),
     FaultKind(
         "network-proxy",
@@ -270,6 +285,7 @@ _ALL = (
         FaultEffect.FAILS,
         NrtStatus.NETWORK_PROXY_FAILURE,
         (RuntimeLogLine(_ERRORS, "Network proxy failure on Neuron Device {device} NC {core}"),),
+        findings=("failed_executions",),
     ),
     FaultKind(
         "execution-unit-lost",
@@ -288,7 +304,7 @@ _ALL = (
         NrtStatus.INVALID,
         (RuntimeLogLine(_ERRORS, "Could not open the nd{device}"),),
         loses_device=True,
-        findings=("device_missing",),
+        findings=("device_missing", "failed_executions"),
     ),
     FaultKind(
         "host-lost",
@@ -310,6 +326,7 @@ _ALL = (
         FaultDuration.CONDITION,
         FaultEffect.IS_SLOW,
         findings=("latency_risen",),
+        finding_delay_seconds=_LATENCY_SECONDS,
         amount=FaultAmount("times as long", 2, 1, 1000),
     ),
     FaultKind(
@@ -318,6 +335,7 @@ _ALL = (
         FaultDuration.CONDITION,
         FaultEffect.IS_LATE_IN_COLLECTIVES,
         findings=("latency_risen",),
+        finding_delay_seconds=_LATENCY_SECONDS,
         amount=FaultAmount("ms", 100, 0.1, 600_000),
     ),
     FaultKind(
@@ -333,6 +351,7 @@ _ALL = (
         FaultDuration.CONDITION,
         loses_reports=True,
         findings=("stale_report",),
+        finding_delay_seconds=15.0,
     ),
     FaultKind(
         "ecc-corrected",

@@ -35,6 +35,7 @@ class FindingKind(StrEnum):
     STUCK = "stuck"
     HARDWARE_ERRORS = "hardware_errors"
     NUMERICAL_ERRORS = "numerical_errors"
+    FAILED_EXECUTIONS = "failed_executions"
     MEMORY_NEARLY_FULL = "memory_nearly_full"
     STALE_REPORT = "stale_report"
     LATENCY_RISEN = "latency_risen"

@@ -165,6 +165,9 @@ _TABLE: dict[tuple[str, str | None], tuple[str, Owner]] = {
     (FindingKind.CORE_ERRORS, "hw_dma_abort_error"): ("DMA_ERROR", Owner.NODE),
     # The cause of a collectives error is on another rank.
     (FindingKind.CORE_ERRORS, "hw_collectives_error"): ("COLLECTIVES_ERROR", Owner.USER),
+    (FindingKind.CORE_ERRORS, "timeout"): ("EXECUTION_TIMEOUT", Owner.USER),
+    (FindingKind.CORE_ERRORS, "oob_error"): ("EXECUTION_ERROR", Owner.USER),
+    (FindingKind.CORE_ERRORS, "execute_sw_nq_overflow"): ("EXECUTION_ERROR", Owner.USER),
     (FindingKind.CORE_ERRORS, None): ("HARDWARE_ERROR", Owner.NODE),
     (FindingKind.RESET_FAILED, None): ("RESET_FAILED", Owner.NODE),
     (FindingKind.NEEDS_RESET, None): ("NEEDS_RESET", Owner.NODE),
@@ -179,6 +182,8 @@ _TABLE: dict[tuple[str, str | None], tuple[str, Owner]] = {
     (FindingKind.WAS_RESET, None): ("WAS_RESET", Owner.NODE),
     (FindingKind.STUCK, None): ("HANG", Owner.USER),
     (FindingKind.NUMERICAL_ERRORS, None): ("NUMERICAL_ERROR", Owner.USER),
+    (FindingKind.FAILED_EXECUTIONS, "timeout"): ("EXECUTION_TIMEOUT", Owner.USER),
+    (FindingKind.FAILED_EXECUTIONS, None): ("EXECUTION_ERROR", Owner.USER),
     (FindingKind.MEMORY_NEARLY_FULL, None): ("MEMORY_NEARLY_FULL", Owner.USER),
     (FindingKind.STALE_REPORT, None): ("STALE_REPORT", Owner.USER),
     (FindingKind.LATENCY_RISEN, None): ("LATENCY_RISEN", Owner.USER),

@@ -214,8 +214,13 @@ def group_processes_by_job(processes: Iterable[Process]) -> list[list[Process]]:
     """Groups processes by job. Each process without a known job forms a group of its own."""
     found: dict[str | int, list[Process]] = {}
     for process in processes:
-        found.setdefault(process.pid if process.job is None else process.job.name, []).append(process)
+        found.setdefault(job_key(process), []).append(process)
     return list(found.values())
+
+
+def job_key(process: Process) -> str | int:
+    """Returns the name of a process's job, or its PID if the job is unknown. Processes of one job have one key."""
+    return process.pid if process.job is None else process.job.name
 
 
 def uses_cores(process: Process) -> bool:

@@ -229,8 +229,11 @@ def test_each_failure_has_its_status_its_text_and_its_counter(daemon: RunningDae
         assert (
             training.step() == "2.0" if kind.lasts is FaultDuration.ONE_EXECUTION else training.step().startswith(text)
         )
+        wait_until(lambda: any((found, True) in findings(daemon) for found in kind.findings))  # noqa: B023
         fault_calls.heal(daemon.socket)
         wait_until(lambda: not fault_calls.list_faults(daemon.socket))
+        if kind.lasts is not FaultDuration.PROCESS:
+            wait_until(lambda: not findings(daemon))  # while the process lives
         if kind.lasts is FaultDuration.PROCESS:
             assert training.step().startswith(text), "only a new process gets it back"
             training.process.kill()
@@ -272,6 +275,9 @@ def test_a_hang_lasts_until_the_time_out_and_fails_then(
     assert fault.met_total == 1
     status = daemon.next_snapshot().cores[0].status
     assert getattr(status, f"{counter}_total") == 1
+    wait_until(lambda: {("failed_executions", True), ("core_errors", True)} <= findings(daemon))
+    fault_calls.heal(daemon.socket)
+    wait_until(lambda: not findings(daemon))
 
 
 @pytest.mark.slow

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools.driver.kernel_log import HARDWARE_ERRORS
-from neurontools.faults.kinds import KINDS, FaultDuration, FaultEffect, FaultKind
+from neurontools.driver.neuron_runtime import DEFAULT_TIMEOUT_SECONDS
+from neurontools.faults.kinds import FOUND_WITHIN_SECONDS, KINDS, FaultDuration, FaultEffect, FaultKind
 from neurontools.faults.requests import (
     DEFAULT_FAULT_MIX,
     FaultPlan,
@@ -34,6 +37,7 @@ def test_what_a_kind_names_is_there_and_fits_its_effect(kind: FaultKind) -> None
     assert kind.counter is None or f"{kind.counter}_total" in StatusCounters.__slots__
     assert kind.kernel_error is None or kind.kernel_error in HARDWARE_ERRORS
     assert set(kind.findings) <= set(FindingKind)
+    assert (kind.found_within_seconds is None) is (not kind.findings)
     for line in kind.log:
         assert line.function.startswith("TDRV:")
         assert "{" not in line.text.format_map(FACTS)
@@ -41,6 +45,16 @@ def test_what_a_kind_names_is_there_and_fits_its_effect(kind: FaultKind) -> None
     assert not fails or (kind.status and kind.log), "an execution that fails says why"
     passing = kind.lasts in (FaultDuration.ONE_EXECUTION, FaultDuration.PROCESS)
     assert not (passing and (kind.ecc or kind.component or kind.loses_device)), "executions alone meet it"
+
+
+def test_the_manual_has_the_times_until_findings_of_the_table() -> None:
+    written = re.findall(r"^\.It Cm ([a-z-]+) Ta (\d+)$", Path("man/neuron-fault.1").read_text(), re.MULTILINE)
+    assert dict(written) == {
+        kind.name: f"{kind.found_within_seconds:g}"
+        for kind in KINDS.values()
+        if kind.found_within_seconds not in (None, FOUND_WITHIN_SECONDS)
+    }
+    assert KINDS["hang-compute"].found_within_seconds == DEFAULT_TIMEOUT_SECONDS + FOUND_WITHIN_SECONDS
 
 
 BUSY = FaultPlan(seed=7, duration_seconds=10_000, mean_seconds_between_faults=100)

@@ -117,7 +117,7 @@ WRONG_LINES = [
         (f"health.{name} = -1", f"{LEAST} 0, not -1")
         for name in (
             *("idle_seconds", "stuck_seconds", "memory_used_ratio", "ecc_corrected_events", "numerical_errors"),
-            *("hardware_errors", "latency_growth_ratio", "silent_seconds"),
+            *("hardware_errors", "failed_executions", "latency_growth_ratio", "silent_seconds"),
         )
     ),
     ("health.window_seconds = 0", "input should be greater than 0, not 0"),

@@ -182,7 +182,7 @@ class Host:
         self.now = 100.0
         self.said: list[tuple[str, bytes]] = []
         self.logged: list[HardwareError] = []
-        self.healed: list[tuple[int, int, int | None, int | None]] = []
+        self.healed: list[tuple[Any, ...]] = []
         self.ledger = CoreAllocator(shape)
         self.faults = FaultInjector(
             self.ledger,
@@ -196,8 +196,8 @@ class Host:
         )
         self.counts = self.faults.counts
 
-    def _take_healed(self, faults: Sequence[InjectedFault], uid: int | None, pid: int | None) -> None:
-        self.healed += [(fault.number, fault.met_total, uid, pid) for fault in faults]
+    def _take_healed(self, faults: Sequence[InjectedFault], *rest: Any) -> None:
+        self.healed += [(fault.number, fault.met_total, *rest) for fault in faults]
 
     def attach(self, token: str, first: int, count: int = 1) -> str:
         entered(self.ledger, token)
@@ -318,7 +318,8 @@ def test_healing_takes_the_traces_away(host: Host) -> None:
     assert host.counts.ecc.get(0) == EccCounters(mem_uncorrected_total=1, mem_corrected_total=7)
     host.told_to(token)
     assert host.faults.heal([numbers[0]], by_uid=1000, by_pid=4321) == 1
-    assert host.healed == [(numbers[0], 1, 1000, 4321)], "with what had come of it"
+    met_by = frozenset((lease.pid, lease.attached_at_unix_seconds) for lease in host.ledger.leases)
+    assert host.healed == [(numbers[0], 1, 1000, 4321, met_by)], "with what had come of it, and to whom"
     assert host.counts.ecc.get(0) == EccCounters(mem_corrected_total=7)
     assert (host.counts.status.get(0), host.told_to(token)) == (None, [numbers[0]])
     assert host.faults.heal() == 1

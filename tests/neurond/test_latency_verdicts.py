@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,8 +14,9 @@ from neurond.verdicts.evidence import Hysteresis, HysteresisLevel
 from neurond.verdicts.rule_evaluator import RuleEvaluator
 
 from neurontools.client.events import events_between
-from neurontools.model import Finding, LatencyHistogram, Snapshot, execution
-from neurontools.model.finding import FindingKind
+from neurontools.faults.kinds import KINDS
+from neurontools.model import Finding, Job, LatencyHistogram, Snapshot, SourceKind, execution
+from neurontools.model.finding import FindingKind, Severity
 from neurontools.rpc.convert import to_message
 from tests.harness.scenario_host import ScenarioHost
 
@@ -26,9 +28,15 @@ PER_SECOND = 10
 class Watched:
     """A process that executes ten times a second and is judged once a second; it was fast before it was met."""
 
-    def __init__(self, fast_before_seconds: int = 0) -> None:
+    def __init__(
+        self,
+        fast_before_seconds: int = 0,
+        jobs: Sequence[str] = ("train.py",),
+        source: SourceKind = SourceKind.SIMULATED,
+    ) -> None:
         self._judge = RuleEvaluator()
-        self._still = ScenarioHost("trn1.2xlarge", neuroncores=1).at(10.0)
+        self._still = replace(ScenarioHost("trn1.2xlarge", neuroncores=1).at(10.0), source=source)
+        self._jobs = jobs
         self._counts = Counter({execution.bucket_index(FAST_SECONDS): fast_before_seconds * PER_SECOND})
         self._at_seconds = 0
         self.snapshots: list[Snapshot] = []
@@ -48,7 +56,10 @@ class Watched:
                 sequence=self._at_seconds,
                 taken_at_seconds=self._still.taken_at_seconds + self._at_seconds,
                 taken_at_unix_seconds=now_unix_seconds,
-                processes=(replace(process, device_latency_histogram=histogram),),
+                processes=tuple(
+                    replace(process, pid=pid, job=Job(job), device_latency_histogram=histogram)
+                    for pid, job in enumerate(self._jobs, process.pid)
+                ),
                 cores=tuple(
                     replace(core, last_execution_at_unix_seconds=now_unix_seconds) for core in self._still.cores
                 ),
@@ -86,13 +97,36 @@ def test_latencies_that_stay_high_are_a_finding_from_when_they_rose_until_execut
     (first, *others) = [each for each in found if each is not None]
     assert all(each == first for each in others), "the text is a label and stays"
     assert "median latency rose from 10.0 ms to 20.0 ms" in first.reason
+    assert (first.severity, first.device_indices) == (Severity.NOTICE, ()), "one process says nothing about a device"
     begun = found.index(first)
     told_at, began_at = host.snapshots[begun].taken_at_unix_seconds, first.began_at_unix_seconds
-    assert told_at - began_at == WINDOW_SECONDS * 0.2
-    most_of_window_seconds = 0.6 * WINDOW_SECONDS + 1  # half of one that is up to a fifth longer
-    assert began_at - host.snapshots[1199].taken_at_unix_seconds <= most_of_window_seconds
+    assert told_at - began_at == WINDOW_SECONDS * 0.1
+    assert begun - 1199 <= (KINDS["slow-core"].found_within_seconds or 0)
+    most_seconds = 0.2 * WINDOW_SECONDS + 1  # half of the recent executions, of which two fifths of the window exist
+    assert began_at - host.snapshots[1199].taken_at_unix_seconds <= most_seconds
     host.execute(2 * WINDOW_SECONDS, None)
     assert host.found[-1] is None
+
+
+@pytest.mark.parametrize(
+    ("source", "jobs", "devices"),
+    [
+        (SourceKind.SYSFS, ("a", "b"), [(0,)]),
+        (SourceKind.SYSFS, ("a", "a"), []),  # ranks of one job wait for each other
+        (SourceKind.SIMULATED, ("a", "b"), []),
+    ],
+)
+def test_only_unrelated_processes_on_real_hardware_tell_of_a_device(
+    source: SourceKind, jobs: tuple[str, ...], devices: list[tuple[int, ...]]
+) -> None:
+    host = Watched(3200, jobs, source)
+    host.execute(400, FAST_SECONDS)
+    host.execute(100, SLOW_SECONDS)
+    judged = host.snapshots[-1].health
+    assert judged is not None
+    risen = [finding for finding in judged.findings if finding.kind == FindingKind.LATENCY_RISEN]
+    assert [finding.device_indices for finding in risen if finding.severity > Severity.NOTICE] == devices
+    assert len(risen) > len(devices)
 
 
 @pytest.mark.parametrize("before_seconds", [2, 100, 1200])

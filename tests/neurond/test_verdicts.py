@@ -9,6 +9,7 @@ from neurond.snapshots.rates import LEAST_STEPS, RateCalculator
 from neurond.verdicts.evidence import HealthThresholds
 from neurond.verdicts.rule_evaluator import RuleEvaluator
 
+from neurontools.faults.kinds import KINDS
 from neurontools.model import (
     Device,
     EccCounters,
@@ -143,8 +144,8 @@ def test_the_minority_of_a_job_is_the_cause_and_idle_ranks_are_one_notice() -> N
 def test_silent_processes_of_a_job_are_one_finding() -> None:
     host = ScenarioHost("trn1.32xlarge", neuroncores=32)
     host.at(10)
-    assert kinds(verdicts(host.at(30, frozen=True))) == {}
-    found = verdicts(host.at(45, frozen=True))
+    assert kinds(verdicts(host.at(24, frozen=True))) == {}
+    found = verdicts(host.at(10 + (KINDS["reports-lost"].found_within_seconds or 0), frozen=True))
     assert {tuple(each) for each in kinds(found).values()} == {("stale_report",)}
     (silent,) = {finding for verdict in found for finding in verdict.findings}
     assert silent.reason.endswith("has stopped reporting; so do 31 more of synthetic load steady")
@@ -319,6 +320,54 @@ def test_errors_from_long_before_the_daemon_started_are_no_news() -> None:
     for seconds, numerical_total, found in ((2, 5, []), (61, 5, []), (62, 5, []), (63, 6, ["numerical_errors"])):
         now = failing(host.at(seconds), age_seconds=9000 + seconds, counted=True, numerical_total=numerical_total)
         assert [finding.kind for finding in findings(judge, now)] == found
+
+
+def test_failed_executions_warn_while_they_are_recent_or_until_they_are_healed() -> None:
+    host = ScenarioHost("trn1.32xlarge", neuroncores=2)
+    judge = RuleEvaluator(HealthThresholds(idle_seconds=None))
+
+    def failed(seconds: float, timeouts: int, *, ended: bool = False) -> list[tuple[str, str | None, int | None]]:
+        """Kind, part and core of the findings at this time, of which one execution met a hardware error."""
+        now = host.at(seconds)
+        process, other = now.processes
+        assert process.errors is not None
+        assert process.executions is not None
+        process = replace(
+            process,
+            errors=replace(process.errors, hardware_total=1),
+            executions=replace(process.executions, timed_out_total=timeouts, completed_with_err_total=3),
+        )
+        processes = (other,) if ended else (process, other)
+        judged = judge.evaluate(replace(now, processes=processes), [process] if ended else ()).health
+        assert judged is not None
+        assert all(finding.device_indices == (0,) for finding in judged.findings)
+        return [(finding.kind, finding.part, finding.neuroncore_index) for finding in judged.findings]
+
+    judge.evaluate(host.at(1))
+    hardware, timeout = ("hardware_errors", None, 0), ("failed_executions", "timeout", 0)
+    assert failed(2, 1) == [hardware, timeout, ("failed_executions", None, 0)]
+    pid, attached_at = host.at(2).processes[0].pid, STARTED_AT_UNIX_SECONDS
+    judge.mark_healed([(pid, attached_at)], host.at(3).taken_at_seconds)
+    assert failed(3, 2) == [], "its next report may tell of what was before"
+    assert failed(4, 2) == []
+    assert failed(5, 3) == [timeout]
+    assert failed(6, 4, ended=True) == [timeout], "why it has ended"
+    last = replace(host.at(7), processes=())
+    assert [finding.reason for finding in findings(judge, last)] == [
+        f"PID {pid}: 2 timed-out executions in the last minutes"
+    ]
+    judge.mark_healed([(pid, attached_at)], last.taken_at_seconds)
+    assert findings(judge, replace(host.at(8), processes=())) == []
+
+
+def test_errors_of_an_ended_process_are_forgotten_after_the_window() -> None:
+    host = ScenarioHost("trn1.32xlarge", neuroncores=1)
+    judge = RuleEvaluator()
+    (process,) = failing(host.at(10), age_seconds=9, counted=True, hardware_total=1).processes
+    for seconds, ended, count in ((11, [process], 1), (300, [], 1), (312, [], 0)):
+        judged = judge.evaluate(replace(host.at(seconds), processes=()), ended).health
+        assert judged is not None
+        assert len(judged.findings) == count
 
 
 def test_latency_of_a_reporter_that_began_anew_is_not_judged() -> None:

@@ -165,8 +165,9 @@ class HealthTable(_Table):
     ecc_corrected_events: Annotated[int, Field(ge=0)] = 10
     numerical_errors: Annotated[int, Field(ge=0)] = 1
     hardware_errors: Annotated[int, Field(ge=0)] = 1
+    failed_executions: Annotated[int, Field(ge=0)] = 1
     latency_growth_ratio: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
-    silent_seconds: _Limit = 30.0
+    silent_seconds: _Limit = 15.0
 
     def changed(self) -> dict[str, float | None]:
         """Returns the thresholds that the file sets. None stands for a disabled rule."""

@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
-from neurond.verdicts.evidence import Hysteresis, HysteresisLevel, RuleContext, at_least_text, count_text, growth
+from neurond.verdicts.evidence import (
+    FAILURE_ACTION,
+    TIMEOUT_ACTION,
+    Hysteresis,
+    HysteresisLevel,
+    RuleContext,
+    at_least_text,
+    count_text,
+    growth,
+)
 from neurontools.driver.kernel_log import (
     DMA_ERROR,
     DriverEvent,
@@ -239,6 +248,9 @@ _CORE_ERRORS = (
         "the cause is on another rank: find the rank that hangs or has ended, then restart the job",
         lasts=False,
     ),
+    _CoreError("timeout", "timed-out execution", Severity.WARNING, TIMEOUT_ACTION, lasts=False),
+    _CoreError("oob_error", "access out of bounds", Severity.WARNING, FAILURE_ACTION, lasts=False),
+    _CoreError("execute_sw_nq_overflow", "notification overflow", Severity.WARNING, FAILURE_ACTION, lasts=False),
 )
 
 

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
-from neurontools.model import Device, ErrorCounters, NeuronCore, Process, Snapshot
+from neurontools.model import Device, ErrorCounters, ExecutionCounters, LatencyHistogram, NeuronCore, Process, Snapshot
+from neurontools.model.execution import subtract_histograms
 from neurontools.model.snapshot import counted_since_unix_seconds, counters_continue
 
 NO_ERRORS = ErrorCounters()
+NO_EXECUTIONS = ExecutionCounters()
+Counters = TypeVar("Counters", ErrorCounters, ExecutionCounters)
 ProcessIdentity = tuple[int, float | None]
 """PID and start time, because PIDs are reused."""
+
+FAILURE_ACTION = "see the error in the log of the job: its NRT status names the cause"
+TIMEOUT_ACTION = "see where the job hangs: an endless execution, or a collective that lacks a rank; then restart it"
 
 
 @dataclass(frozen=True, slots=True)
 class RuleContext:
     """A snapshot, and the state at the beginning of the window (`HealthThresholds.window_seconds` earlier).
 
-    `devices`, `processes` and `cores_before` are from the beginning of the window. `processes` has only processes that
-    still run. `first_seen` has the processes that appeared later, as they were in their first snapshot.
+    `ended` are the processes that ended in the window. `devices`, `processes` and `cores_before` are from the beginning
+    of the window. `processes` has only processes that still run or are in `ended`. `first_seen` has the processes that
+    appeared later, as they were in their first snapshot. `recent` has the processes as they were one to two fifths of
+    the window ago.
     """
 
     snapshot: Snapshot
@@ -30,27 +38,38 @@ class RuleContext:
     processes: dict[int, Process] = field(default_factory=dict)
     cores_before: dict[int, NeuronCore] = field(default_factory=dict)
     first_seen: dict[int, Process] = field(default_factory=dict)
+    recent: dict[int, Process] = field(default_factory=dict)
+    ended: tuple[Process, ...] = ()
 
-    def errors_before(self, process: Process) -> ErrorCounters | None:
-        """Returns a process's errors at the beginning of the window: NO_ERRORS if it started later, None if unknown."""
+    def counters_before(self, process: Process) -> tuple[ErrorCounters | None, ExecutionCounters | None]:
+        """Returns a process's errors and executions at the beginning of the window; None if unknown.
+
+        For a process that started later, all counters are 0.
+        """
         before = self.processes.get(process.pid)
         since = counted_since_unix_seconds(process, self.snapshot)
-        if since is None:  # the driver counts these errors since the process was first seen
-            return NO_ERRORS if before is None else before.errors
-        if self.snapshot.taken_at_unix_seconds - since <= self.limits.window_seconds:
-            return NO_ERRORS
-        before = before or self.first_seen.get(process.pid)
-        return None if before is None else before.errors
+        if since is None:  # the driver counts since the process was first seen
+            is_younger = before is None
+        else:
+            is_younger = self.snapshot.taken_at_unix_seconds - since <= self.limits.window_seconds
+            before = before or self.first_seen.get(process.pid)
+        if is_younger:
+            return NO_ERRORS, NO_EXECUTIONS
+        return (None, None) if before is None else (before.errors, before.executions)
 
 
-def build_rule_context(snapshot: Snapshot, past: Sequence[Snapshot], limits: HealthThresholds) -> RuleContext:
+def build_rule_context(
+    snapshot: Snapshot, past: Sequence[Snapshot], limits: HealthThresholds, ended: Sequence[Process] = ()
+) -> RuleContext:
     """Builds the context of the rules. `past` are the earlier snapshots of the window, oldest first."""
     cores = {core.index: core for core in snapshot.cores}
     past = [each for each in past if each.sequence != snapshot.sequence]
-    if not past:
-        return RuleContext(snapshot, limits, cores)
-    earlier = past[0]
     now = {process.pid: process for process in snapshot.processes}
+    ended = tuple(process for process in ended if process.pid not in now)
+    if not past:
+        return RuleContext(snapshot, limits, cores, ended=ended)
+    earlier = past[0]
+    now.update((process.pid, process) for process in ended)
     processes = _continuing(earlier, now)
     unknown = {pid: process for pid, process in now.items() if pid not in processes}
     return RuleContext(
@@ -63,6 +82,8 @@ def build_rule_context(snapshot: Snapshot, past: Sequence[Snapshot], limits: Hea
         {pid: process for each in reversed(past[1:]) for pid, process in _continuing(each, unknown).items()}
         if unknown
         else {},
+        _continuing(past[-2], now) if len(past) > 2 else processes,
+        ended,
     )
 
 
@@ -77,6 +98,55 @@ def _continuing(earlier: Snapshot, now: dict[int, Process]) -> dict[int, Process
 
 def process_identity(process: Process) -> ProcessIdentity:
     return process.pid, process.attached_at_unix_seconds or process.started_at_unix_seconds
+
+
+class HealedProcesses:
+    """The processes that met injected faults which were healed. Their counters count from the healing on."""
+
+    def __init__(self) -> None:
+        self._healed_at_seconds: dict[ProcessIdentity, float] = {}
+        self._baselines: dict[ProcessIdentity, Process] = {}  # the first report of each process after the healing
+
+    def add(self, healed: Collection[ProcessIdentity], at_seconds: float) -> None:
+        for identity in healed:
+            self._healed_at_seconds[identity] = at_seconds
+            self._baselines.pop(identity, None)
+
+    def forget_others(self, processes: Iterable[Process]) -> None:
+        if self._healed_at_seconds:
+            known = {process_identity(process) for process in processes}
+            for identity in self._healed_at_seconds.keys() - known:
+                del self._healed_at_seconds[identity]
+                self._baselines.pop(identity, None)
+
+    def count_since_healing(self, process: Process) -> Process:
+        """Returns a process with its errors, executions and latencies since the healing; None or empty if unknown."""
+        identity = process_identity(process)
+        healed_at = self._healed_at_seconds.get(identity)
+        if healed_at is None:
+            return process
+        start = self._baselines.get(identity)
+        if start is None and process.measured_at_seconds is not None and process.measured_at_seconds >= healed_at:
+            start = self._baselines[identity] = process
+        try:
+            latencies = LatencyHistogram()
+            if start is not None:
+                latencies = subtract_histograms(process.device_latency_histogram, start.device_latency_histogram)
+        except ValueError:  # the process restarted its counters
+            return process
+        return replace(
+            process,
+            counted_since_seconds=healed_at,
+            errors=_grown(None if start is None else start.errors, process.errors),
+            executions=_grown(None if start is None else start.executions, process.executions),
+            device_latency_histogram=latencies,
+        )
+
+
+def _grown(before: Counters | None, now: Counters | None) -> Counters | None:
+    if before is None or now is None:
+        return None
+    return type(now)(*(growth(getattr(before, each.name), getattr(now, each.name)) for each in fields(now)))
 
 
 def growth(before: int | None, now: int | None) -> int:
@@ -108,9 +178,10 @@ class HealthThresholds:
     ecc_corrected_events: int | None = 10  # limit of corrected ECC events in the window
     numerical_errors: int | None = 1  # limit of numerical errors in the window
     hardware_errors: int | None = 1  # a process with this many hardware errors in the window has a finding
+    failed_executions: int | None = 1  # limit of executions in the window that failed for another reason
     latency_growth_ratio: float | None = 1.5  # limit of the ratio between the median latencies in and before the window
     latency_executions: int = 20  # executions that are needed in the window, and before it, to compare latencies
-    silent_seconds: float | None = 30.0  # a process is silent after this time without a report
+    silent_seconds: float | None = 15.0  # a process is silent after this time without a report
 
 
 Key = TypeVar("Key", bound=Hashable)

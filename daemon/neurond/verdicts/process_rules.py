@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from neurond.verdicts.evidence import (
+    FAILURE_ACTION,
     NO_ERRORS,
+    TIMEOUT_ACTION,
     Hysteresis,
     HysteresisLevel,
     ProcessIdentity,
@@ -15,39 +17,95 @@ from neurond.verdicts.evidence import (
     growth,
     process_identity,
 )
-from neurontools.model import Finding, NeuronCore, PodAllocation, Process, Severity, Snapshot, SourceKind, execution
+from neurontools.model import (
+    ExecutionCounters,
+    Finding,
+    NeuronCore,
+    PodAllocation,
+    Process,
+    Severity,
+    Snapshot,
+    SourceKind,
+    execution,
+)
 from neurontools.model.finding import FindingKind
+from neurontools.model.jobs import job_key
 from neurontools.util.units import duration_text, ranges_text
+
+ERROR_KINDS = (FindingKind.HARDWARE_ERRORS, FindingKind.NUMERICAL_ERRORS, FindingKind.FAILED_EXECUTIONS)
+"""Kinds of the findings about errors of processes, which hold after the process has ended."""
 
 
 def process_errors(context: RuleContext) -> Iterator[Finding]:
-    """Reports execution errors in the window; for a younger process, since its start."""
-    for process in context.snapshot.processes:
-        if process.errors is None or process.errors == NO_ERRORS:
+    """Reports errors and failed executions in the window, of processes that run or that ended in the window."""
+    limits, at = context.limits, context.snapshot.taken_at_unix_seconds
+    for process in (*context.snapshot.processes, *context.ended):
+        if process.errors is None or not process.core_indices:
             continue
-        before = context.errors_before(process)
-        if before is None or before is process.errors:
+        if process.errors == NO_ERRORS and not _failed_total(process.executions):
             continue
-        for kind, severity, name, limit, action in (
+        errors_before, executions_before = context.counters_before(process)
+        if errors_before is None:
+            continue
+        hardware = process.errors.hardware_total - errors_before.hardware_total
+        timeouts = failures = 0
+        if process.executions is not None and executions_before is not None:
+            timeouts = process.executions.timed_out_total - executions_before.timed_out_total
+            # An execution that meets a hardware error fails too, and has a finding of its own.
+            failures = _failed_total(process.executions) - _failed_total(executions_before) - timeouts - hardware
+        for kind, part, severity, count, what, limit, action in (
             (
                 FindingKind.HARDWARE_ERRORS,
+                None,
                 Severity.CRITICAL,
-                "hardware",
-                context.limits.hardware_errors,
+                hardware,
+                "hardware error",
+                limits.hardware_errors,
                 "see dmesg for NEURON_HW_ERR; move the work off this device and have the host replaced",
             ),
             (
                 FindingKind.NUMERICAL_ERRORS,
+                None,
                 Severity.WARNING,
-                "numerical",
-                context.limits.numerical_errors,
+                process.errors.numerical_total - errors_before.numerical_total,
+                "numerical error",
+                limits.numerical_errors,
                 "the model produces NaN or infinities: check the learning rate, the loss scale and the data",
             ),
+            (
+                FindingKind.FAILED_EXECUTIONS,
+                "timeout",
+                Severity.WARNING,
+                timeouts,
+                "timed-out execution",
+                limits.failed_executions,
+                TIMEOUT_ACTION,
+            ),
+            (
+                FindingKind.FAILED_EXECUTIONS,
+                None,
+                Severity.WARNING,
+                failures,
+                "failed execution",
+                limits.failed_executions,
+                FAILURE_ACTION,
+            ),
         ):
-            grown = getattr(process.errors, f"{name}_total") - getattr(before, f"{name}_total")
-            if process.core_indices and limit is not None and grown >= limit:
-                reason = f"PID {process.pid}: {at_least_text(grown, f'{name} error')} in the last minutes"
-                yield _process_finding(process, kind, severity, reason, action, context.snapshot.taken_at_unix_seconds)
+            if limit is not None and count >= limit:
+                reason = f"PID {process.pid}: {at_least_text(count, what)} in the last minutes"
+                yield _process_finding(process, kind, severity, reason, action, at, part)
+
+
+def _failed_total(executions: ExecutionCounters | None) -> int:
+    """Returns the number of failed executions. Results with NaN are no failures."""
+    if executions is None:
+        return 0
+    return (
+        executions.completed_with_err_total
+        + executions.timed_out_total
+        + executions.incorrect_input_total
+        + executions.failed_to_queue_total
+    )
 
 
 def silent_processes(context: RuleContext) -> Iterator[Finding]:
@@ -77,7 +135,13 @@ def silent_processes(context: RuleContext) -> Iterator[Finding]:
 
 
 def _process_finding(
-    process: Process, kind: FindingKind, severity: Severity, reason: str, action: str, began_at_unix_seconds: float
+    process: Process,
+    kind: FindingKind,
+    severity: Severity,
+    reason: str,
+    action: str,
+    began_at_unix_seconds: float,
+    part: str | None = None,
 ) -> Finding:
     return Finding(
         kind,
@@ -88,6 +152,8 @@ def _process_finding(
         process.device_indices,
         process.pid,
         (process.pid,),
+        process.neuroncore_indices[0] if len(process.neuroncore_indices) == 1 else None,
+        part,
         synthetic=process.synthetic,
     )
 
@@ -151,7 +217,7 @@ def _unused_cores(allocation: PodAllocation, snapshot: Snapshot) -> tuple[list[i
     return unheld, tuple(sorted({places[logical] for logical in unheld}))
 
 
-_BEGINS_AFTER_WINDOWS, _ENDS_AFTER_WINDOWS = 0.2, 0.5
+_BEGINS_AFTER_WINDOWS, _ENDS_AFTER_WINDOWS = 0.1, 0.5
 """How long a latency must be over its limit to begin a finding, or better to end it, as shares of the window."""
 
 _BETTER_RATIO = 0.5  # a latency is clearly better if it grew by less than this share of the allowed growth
@@ -162,7 +228,8 @@ _Medians = tuple[float, float]  # median latency before the window and in it, in
 class LatencyRule:
     """Reports processes whose median latency rose. Call it with every tick's snapshot, in order.
 
-    A process that is younger than the window is skipped: its first executions load models.
+    The finding is a notice about the process, because other work on its vCPU can slow it too. A device has a finding
+    only if unrelated processes on it are slower, and never on a simulated host, where vCPUs execute everything.
     """
 
     def __init__(self) -> None:
@@ -173,14 +240,17 @@ class LatencyRule:
         limits, snapshot = context.limits, context.snapshot
         limit = limits.latency_growth_ratio
         last = {}
+        slower: dict[int, dict[str | int, float]] = {}  # when the latencies of each job rose, by device
         for process in snapshot.processes if limit is not None else ():
-            before = context.processes.get(process.pid)
+            # The shorter period notices a rise earlier. The longer one serves processes with few executions.
+            periods = [each for by_pid in (context.recent, context.processes) if (each := by_pid.get(process.pid))]
             key = process_identity(process)
-            if limit is None or before is None or not process.core_indices:
+            if limit is None or not periods or not process.core_indices:
                 continue
             last[key] = process
-            is_known = self._rises.is_known(key)
-            medians = _medians(before, process, 0.0 if is_known else limit, limits.latency_executions)
+            least = 0.0 if self._rises.is_known(key) else limit
+            found = (_medians(before, process, least, limits.latency_executions) for before in periods)
+            medians = next((each for each in found if each is not None), None)
             since = self._rises.holds_since(
                 key,
                 _level(medians, limit),
@@ -190,8 +260,20 @@ class LatencyRule:
             )
             if since is not None:
                 yield _latency_finding(process, self._stable_medians(key, medians, limit), since)
+                for index in process.device_indices if snapshot.source is not SourceKind.SIMULATED else ():
+                    slower.setdefault(index, {}).setdefault(job_key(process), since)
             else:
                 self._shown.pop(key, None)
+        for index, jobs in slower.items():
+            if len(jobs) > 1:
+                yield Finding(
+                    FindingKind.LATENCY_RISEN,
+                    Severity.WARNING,
+                    "the median latencies of unrelated processes on this device rose",
+                    "the device may be throttled: compare its power and ECC errors with those of the others",
+                    max(jobs.values()),
+                    (index,),
+                )
         self._rises.forget_others(last)
         self._shown = {key: shown for key, shown in self._shown.items() if key in last}
 
@@ -239,8 +321,9 @@ def _medians(before: Process, process: Process, least_growth: float, most_few: i
 def _latency_finding(process: Process, medians: _Medians, began_at_unix_seconds: float) -> Finding:
     was, now = (duration_text(float(f"{seconds:.1e}")) for seconds in medians)
     reason = f"PID {process.pid}: median latency rose from {was} to {now}"
-    action = "the device may be throttled or its input slow: compare power, vCPU use and the batch size"
-    return _process_finding(process, FindingKind.LATENCY_RISEN, Severity.WARNING, reason, action, began_at_unix_seconds)
+    action = "its vCPU may be busy, its input slow or its device throttled: compare vCPU use, batch size and power"
+    found = _process_finding(process, FindingKind.LATENCY_RISEN, Severity.NOTICE, reason, action, began_at_unix_seconds)
+    return replace(found, device_indices=(), neuroncore_index=None)
 
 
 _MIN_PROCESSES = 2  # number of consecutive processes that must fail on a core before the core is reported
@@ -306,6 +389,12 @@ class FailingCoreRule:
                 failing.setdefault(core.device_index, []).append((core, past.failed_for))
         for device_index, cores in failing.items():
             yield _failing_cores_finding(device_index, cores, snapshot.instance.logical_neuroncore_config)
+
+    def forget_processes(self, healed: Collection[ProcessIdentity]) -> None:
+        """Forgets the failures of processes that met an injected fault which was healed."""
+        for past in self._cores.values():
+            for identity in past.failed_for.keys() & healed:
+                del past.failed_for[identity]
 
     def _record_ended(self, process: Process, snapshot: Snapshot) -> None:
         has_worked = self._has_worked(process)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
@@ -19,9 +19,15 @@ from neurond.verdicts.device_rules import (
     missing_devices,
     unhealthy_components,
 )
-from neurond.verdicts.evidence import HealthThresholds, RuleContext, build_rule_context
+from neurond.verdicts.evidence import (
+    HealedProcesses,
+    HealthThresholds,
+    ProcessIdentity,
+    RuleContext,
+    build_rule_context,
+)
 from neurond.verdicts.job_rules import activity_findings, stragglers
-from neurond.verdicts.process_rules import FailingCoreRule, LatencyRule, OrphanedPodRule
+from neurond.verdicts.process_rules import ERROR_KINDS, FailingCoreRule, LatencyRule, OrphanedPodRule
 from neurontools.driver.kernel_log import KernelRecord
 from neurontools.faults.kinds import KINDS
 from neurontools.model import FaultState, Finding, Health, Process, Severity, Snapshot
@@ -29,6 +35,7 @@ from neurontools.model.health import marked_reason
 from neurontools.model.jobs import group_processes_by_job
 from neurontools.util.units import ranges_text, strip_durations
 
+_MOST_ENDED = 256  # most ended processes whose errors still count
 _ANCHORS = 6  # number of earlier snapshots in the window, from which growth is measured
 
 NOTHING_UNKNOWN: Mapping[int, str] = {}
@@ -62,6 +69,14 @@ class RuleEvaluator:
         self._findings: dict[tuple[object, ...], Finding] = {}
         self._keys: dict[int, tuple[object, ...]] = {}  # Finding.identity of each known finding, by id(finding)
         self._health: Health | None = None
+        self._ended: deque[tuple[float, Process]] = deque(maxlen=_MOST_ENDED)  # end by CLOCK_MONOTONIC, oldest first
+        self._processes: tuple[Process, ...] = ()  # those of the last tick, with their jobs
+        self._healed = HealedProcesses()
+
+    def mark_healed(self, processes: Collection[ProcessIdentity], at_seconds: float) -> None:
+        """Lets the rules ignore the errors and latencies of these processes before the healing of their faults."""
+        self._healed.add(processes, at_seconds)
+        self._failing_cores.forget_processes(processes)
 
     def evaluate(
         self,
@@ -75,11 +90,23 @@ class RuleEvaluator:
         `ended` are the processes that ended since the last tick, `logged` the kernel log records since the last tick.
         `unknown` says, by device index, why the health of a device is unknown.
         """
-        limits = self.limits
-        context = build_rule_context(snapshot, self._anchors, limits)
+        limits, now_seconds, published = self.limits, snapshot.taken_at_seconds, snapshot
+        jobs = {process.pid: process.job for process in self._processes} if (new := tuple(ended)) else {}
+        new = tuple(replace(process, job=process.job or jobs.get(process.pid)) for process in new)
+        self._processes = snapshot.processes
+        self._ended.extend((now_seconds, process) for process in new)
+        while self._ended and now_seconds - self._ended[0][0] > limits.window_seconds:
+            self._ended.popleft()
+        gone = [process for _, process in self._ended]
+        self._healed.forget_others((*snapshot.processes, *gone))
+        since_healing = self._healed.count_since_healing
+        snapshot = replace(snapshot, processes=tuple(map(since_healing, snapshot.processes)))
+        context = build_rule_context(snapshot, self._anchors, limits, list(map(since_healing, gone)))
         found = chain(
-            group_by_job((finding for rule in self._rules for finding in rule(context)), snapshot),
-            self._failing_cores.update(snapshot, ended),
+            group_by_job(
+                (finding for rule in self._rules for finding in rule(context)), (*context.ended, *snapshot.processes)
+            ),
+            self._failing_cores.update(snapshot, map(since_healing, new)),
             self._orphans.update(snapshot, limits.idle_seconds),
             self._kernel_errors.update(snapshot, logged, limits.window_seconds),
         )
@@ -88,16 +115,23 @@ class RuleEvaluator:
         if health != self._health:  # an equal report keeps the old object, which is already serialized
             self._health = health
         spacing_seconds = limits.window_seconds / (_ANCHORS - 1)
-        if not self._anchors or snapshot.taken_at_seconds - self._anchors[-1].taken_at_seconds >= spacing_seconds:
+        if not self._anchors or now_seconds - self._anchors[-1].taken_at_seconds >= spacing_seconds:
             self._anchors.append(snapshot)
-        return replace(snapshot, health=self._health)
+        return replace(published, health=self._health)
 
     def carry_over(self, snapshot: Snapshot) -> Snapshot:
-        """Adds the findings of the last tick to a snapshot between two ticks. Omits findings about ended processes."""
+        """Adds the findings of the last tick to a snapshot between two ticks. Omits findings about ended processes.
+
+        Keeps their errors, which the next tick reports too.
+        """
         if self._health is None:
             return snapshot
         pids = {process.pid for process in snapshot.processes}
-        findings = tuple(finding for finding in self._health.findings if finding.pid is None or finding.pid in pids)
+        findings = tuple(
+            finding
+            for finding in self._health.findings
+            if finding.pid is None or finding.pid in pids or finding.kind in ERROR_KINDS
+        )
         if len(findings) == len(self._health.findings):
             return replace(snapshot, health=self._health)
         return replace(snapshot, health=replace(self._health, findings=findings))
@@ -200,33 +234,35 @@ def mark_injected(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Find
         for finding in KINDS[fault.kind].findings
         for device_index in fault.device_indices
     }
+    devices = {process.pid: process.device_indices for process in snapshot.processes}
     for finding in found:
-        is_caused = any((finding.kind, index) in caused for index in finding.device_indices)
+        indices = finding.device_indices or (devices.get(finding.pid, ()) if finding.pid is not None else ())
+        is_caused = any((finding.kind, index) in caused for index in indices)
         yield replace(finding, injected=True) if is_caused else finding
 
 
-def group_by_job(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
-    """Merges findings of one kind about several processes of a job into one finding about the first process."""
+def group_by_job(found: Iterable[Finding], processes: Sequence[Process]) -> Iterator[Finding]:
+    """Merges findings of one kind and part about several processes of a job into one about the first process."""
     jobs: dict[int, str] | None = None
-    alike: dict[tuple[str, str], list[Finding]] = {}
+    alike: dict[tuple[str, str | None, str], list[Finding]] = {}
     for finding in found:
         if finding.pid is None or finding.job is not None:
             yield finding
             continue
         if jobs is None:
-            jobs = _jobs(snapshot)
+            jobs = _jobs(processes)
         job = jobs.get(finding.pid)
         if job is None:
             yield finding
         else:
-            alike.setdefault((finding.kind, job), []).append(finding)
-    for (_, job), findings in alike.items():
+            alike.setdefault((finding.kind, finding.part, job), []).append(finding)
+    for (_, _, job), findings in alike.items():
         yield findings[0] if len(findings) == 1 else _merge(findings, job)
 
 
-def _jobs(snapshot: Snapshot) -> dict[int, str]:
+def _jobs(processes: Sequence[Process]) -> dict[int, str]:
     """Returns the job name of each process, by PID."""
-    groups = [(processes[0].job, processes) for processes in group_processes_by_job(snapshot.processes)]
+    groups = [(processes[0].job, processes) for processes in group_processes_by_job(processes)]
     return {process.pid: job.name for job, processes in groups if job is not None for process in processes}
 
 
@@ -240,5 +276,6 @@ def _merge(findings: list[Finding], job: str) -> Finding:
         began_at_unix_seconds=min(finding.began_at_unix_seconds for finding in findings),
         device_indices=tuple(sorted({index for finding in findings for index in finding.device_indices})),
         pids=tuple(sorted({pid for finding in findings for pid in finding.pids})),
+        neuroncore_index=None,
         job=job,
     )

@@ -337,6 +337,7 @@ def kind_documents() -> list[dict[str, object]]:
             "kernel_error": kind.kernel_error,
             "unhealthy_component": kind.component,
             "findings": list(kind.findings),
+            "found_within_seconds": kind.found_within_seconds,
             "amount": None
             if kind.amount is None
             else {name: getattr(kind.amount, name) for name in ("unit", "default", "least", "most")},

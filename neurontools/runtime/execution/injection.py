@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from neurontools.driver.environment import VISIBLE_CORES
-from neurontools.driver.neuron_runtime import execution_failure_lines
+from neurontools.driver.neuron_runtime import DEFAULT_TIMEOUT_SECONDS, execution_failure_lines
 from neurontools.faults.kinds import FaultEffect
 from neurontools.runtime.execution.graph_description import COLLECTIVE
 from neurontools.runtime.execution.policy import ExecutionFailed
@@ -25,7 +25,6 @@ from neurontools.util.version import __version__
 
 collective_hooks: list[Callable[[], None]] = []
 """Functions that apply faults before each collective; usually none. Callers hold the runtime's lock."""
-DEFAULT_TIMEOUT_SECONDS = 30.0  # default of NEURON_RT_EXEC_TIMEOUT, from the table in its documentation
 _IN_COLLECTIVES = (FaultEffect.HANGS_IN_COLLECTIVE, FaultEffect.IS_LATE_IN_COLLECTIVES)
 
 ProgramRun = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generator], list[Tensor]]
