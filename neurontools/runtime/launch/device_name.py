@@ -101,9 +101,9 @@ def _name_for_script(script: Path) -> DeviceNameChoice:
     except (OSError, SyntaxError, ValueError):
         return DeviceNameChoice("xla", f"{script.name} can't be read")
     names = {name for node in ast.walk(tree) if (name := _named_device(node))}
-    if len(names) == 1:
-        return DeviceNameChoice(*names, f"{script.name} names {next(iter(names))}")
-    return DeviceNameChoice("xla", f"{script.name} names {'both' if names else 'no device'}")
+    if names == {"neuron"}:
+        return DeviceNameChoice("neuron", f"{script.name} names neuron")
+    return DeviceNameChoice("xla", f"{script.name} names {' and '.join(sorted(names)) or 'no device'}")
 
 
 def _named_device(node: ast.AST) -> str | None:
