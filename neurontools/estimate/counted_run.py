@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CountedRun:
-    """The work per optimizer step of the worker with the most FLOPs, and the largest HBM peak of all workers.
+    """The work per training step of the worker with the most FLOPs, and the largest HBM peak of all workers.
 
     Averages over the steady-state steps, which exclude evaluations; over all steps if there was no steady state.
     `flops_by_dtype` has torch's names of element types as keys. Per step, `executions` counts executed graphs,

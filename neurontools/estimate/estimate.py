@@ -83,7 +83,7 @@ def memory_fit(run: CountedRun, hardware: InstanceHardware) -> Fit:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The modelled time of an optimizer step in seconds: its parts, and the total of each scenario.
+    """The modelled time of a training step in seconds: its parts, and the total of each scenario.
 
     `host` is the time to launch executions, `compute` the time to multiply matrices, and `collectives` the time of
     all-reduces. `memory_seconds` is the least time to move the inputs and outputs of the graphs.
@@ -121,7 +121,7 @@ class StepTime:
 
 
 def step_time(run: CountedRun, hardware: InstanceHardware, calibration: Calibration | None = None) -> StepTime:
-    """Models the time of one optimizer step: scenarios in which host, compute and collectives overlap, or add up."""
+    """Models the time of one training step: scenarios in which host, compute and collectives overlap, or add up."""
     peak_seconds = hardware.seconds_at_peak(run.flops_by_dtype)
     memory_seconds = None
     if hardware.memory_bytes_per_second is not None:

@@ -157,7 +157,7 @@ _JOBS = _define(
         "1 for the current state of the job: training, starting, compiling, waiting, stuck, unknown",
     ),
     ("_seconds_since_last_step", MetricKind.GAUGE, "Time since all ranks on this host had ended a step"),
-    ("_steps_per_second", MetricKind.GAUGE, "Optimizer steps a second of the slowest rank on this host"),
+    ("_steps_per_second", MetricKind.GAUGE, "Training steps a second of the slowest rank on this host"),
     ("_step_seconds", MetricKind.GAUGE, "Duration of the latest steps of the median rank on this host"),
     ("_mfu_ratio", MetricKind.GAUGE, "FLOPS of the job's cores on this host relative to their bf16 peak"),
     (

@@ -38,7 +38,7 @@ class Rank:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Optimizer steps per second; None if the process does not report them."""
+        """Training steps per second; None if the process does not report them."""
         counters, rates = self.process.training, self.process.training_rates
         return rates.steps_per_second if counters is not None and counters.steps_total and rates is not None else None
 
@@ -149,7 +149,7 @@ class RunningJob:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Optimizer steps per second of the slowest rank that reports them. Synchronized ranks have the same rate."""
+        """Training steps per second of the slowest rank that reports them. Synchronized ranks have the same rate."""
         return min((steps for rank in self.ranks if (steps := rank.steps_per_second) is not None), default=None)
 
     @property

@@ -157,7 +157,7 @@ class PodAllocation:
 class TrainingCounters:
     """Training counters of a process. None means not reported. Only MpDeviceLoader counts samples."""
 
-    steps_total: int = 0  # number of calls of `Optimizer.step`
+    steps_total: int = 0  # number of training steps (iterations of the training loop)
     samples_total: int | None = None  # sum of the batch sizes of MpDeviceLoader (first dimension)
     compilations_total: int | None = None  # number of compiled graphs, without cache hits
     compile_seconds_total: float | None = None
@@ -311,7 +311,7 @@ class EndedProcess:
     peak_device_memory_bytes: int | None = None  # highest sampled use of device memory
     executions: ExecutionCounters | None = None
     errors: ErrorCounters | None = None
-    steps_total: int | None = None  # number of calls of `Optimizer.step`
+    steps_total: int | None = None  # number of training steps (iterations of the training loop)
     exit_status: int | None = None  # like subprocess.returncode: exit code, or negative signal number
     lives_on: bool = False  # whether the process released its cores and continued to run
     inferred_fields: tuple[str, ...] = ()  # names of fields with an inferred value: neuroncore_count

@@ -566,7 +566,7 @@ class SummaryJob(google.protobuf.message.Message):
     utilization_ratio: builtins.float
     """Mean utilization of the job's cores on this host, 0 to 1."""
     steps_per_second: builtins.float
-    """Optimizer steps per second of the slowest rank on this host."""
+    """Training steps per second of the slowest rank on this host."""
     mfu_ratio: builtins.float
     """Floating point operations per second as a share of the bf16 peak of the job's cores on this host."""
     severity: global___Severity.ValueType
@@ -1660,7 +1660,7 @@ class EndedProcess(google.protobuf.message.Message):
     peak_device_memory_bytes: builtins.int
     """Highest observed device memory of the process, bytes."""
     steps_total: builtins.int
-    """Number of optimizer steps; absent: the runtime of the process does not count them."""
+    """Number of training steps; absent: the runtime of the process does not count them."""
     exit_status: builtins.int
     """Exit code of the process, or the negative number of the signal that ended it; absent: unknown."""
     lives_on: builtins.bool
@@ -3345,7 +3345,7 @@ class TrainingCounters(google.protobuf.message.Message):
     LATEST_COLLECTIVE_FIELD_NUMBER: builtins.int
     CHECKPOINTING_SINCE_SECONDS_FIELD_NUMBER: builtins.int
     steps_total: builtins.int
-    """Number of optimizer steps."""
+    """Number of training steps: iterations of the training loop, whatever the number of its optimizers."""
     samples_total: builtins.int
     """Samples in the batches of the loader; absent: the script uses no loader."""
     compilations_total: builtins.int
@@ -3480,7 +3480,7 @@ class TrainingRates(google.protobuf.message.Message):
     COMPUTE_RATIO_FIELD_NUMBER: builtins.int
     COLLECTIVE_WAIT_RATIO_FIELD_NUMBER: builtins.int
     steps_per_second: builtins.float
-    """Optimizer steps per second."""
+    """Training steps per second."""
     samples_per_second: builtins.float
     """Samples per second."""
     collective_ratio: builtins.float

@@ -158,12 +158,12 @@ PROCESS_COLUMNS = (
     ProcessColumn(
         "steps", "STEP/S", _RATE_CELLS, 3, lambda f: f.steps_per_second,
         lambda f: units.short_rate_text(f.steps_per_second, _RATE_CELLS),
-        "rate", about="optimizer steps a second",
+        "rate", about="training steps a second",
     ),
     ProcessColumn(
         "laststep", "LAST STEP", 9, 6, lambda f: f.since_last_step_seconds,
         lambda f: units.short_duration_text(f.since_last_step_seconds), "seconds",
-        about="time since its last optimizer step", offered=False,
+        about="time since its last training step", offered=False,
     ),
     ProcessColumn(
         "p50", "P50", 8, 7, _p50, lambda f: units.short_duration_text(_p50(f)), "seconds", about="median latency"

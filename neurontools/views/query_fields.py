@@ -333,14 +333,14 @@ CORE_FIELDS = (
         "process.steps",
         "process_steps_per_second",
         PER_SECOND,
-        "optimizer steps a second",
+        "training steps a second",
         _read("process.training_rates.steps_per_second"),
     ),
     QueryField(
         "process.last_step",
         "process_since_last_step_seconds",
         SECONDS,
-        "time since its last optimizer step",
+        "time since its last training step",
         _training_field(TrainingCounters.since_last_step_seconds),
     ),
     QueryField(

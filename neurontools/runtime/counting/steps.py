@@ -1,4 +1,4 @@
-"""Optimizer steps, batches and checkpoints of this process, and the step clock.
+"""Training steps, batches and checkpoints of this process, and the step clock.
 
 The step clock divides training time into parts such as compile wait and computing. The rest is host time.
 """
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from threading import Lock, get_ident
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -167,11 +168,32 @@ os.register_at_fork(after_in_child=step_clock.renew_lock)
 WARM_UP_STEPS = 5  # number of steps after which a training has usually compiled all its graphs
 
 
+class StepBoundaries:
+    """Decides which calls of an optimizer's `step` begin a new training step.
+
+    A training step is one iteration of the training loop. All optimizers of the loop step once in it: those of a GAN,
+    one for each group of parameters, or one that another one wraps. So a call begins a new step if the same optimizer
+    has already stepped in the current one. If a script trains independent models in turn, each change of the
+    model joins two steps.
+    """
+
+    def __init__(self) -> None:
+        self._stepped: WeakSet[Any] = WeakSet()
+
+    def begins_step(self, optimizer: Any) -> bool:
+        """Returns whether this call of an optimizer's `step` begins a training step. Call it once for each call."""
+        is_new = not self._stepped or optimizer in self._stepped
+        if is_new:
+            self._stepped = WeakSet()
+        self._stepped.add(optimizer)
+        return is_new
+
+
 @dataclass(slots=True)
 class StepCounts:
-    """Counts of steps, batches and samples in this process.
+    """Counts of training steps, batches and samples in this process.
 
-    A step is a call of an optimizer's `step`. The duration of a step is the time since the previous call.
+    `StepBoundaries` defines a step. The duration of a step is the time since the previous one.
     """
 
     steps_total: int = 0
@@ -183,7 +205,7 @@ class StepCounts:
     times: Timer = field(default_factory=lambda: Timer("StepTime", is_time=True))
 
     def record_step(self) -> None:
-        """Counts a step of an optimizer and records the time since the previous step."""
+        """Counts a training step and records the time since the previous one."""
         now = time.monotonic()
         if self.last_seconds is not None:
             self.times.add(now - self.last_seconds)
@@ -205,9 +227,21 @@ class StepCounts:
 steps = StepCounts()
 
 
-def count_optimizer_steps() -> None:
-    """Registers a hook that counts the steps of every optimizer. Call it once."""
-    register_optimizer_step_post_hook(lambda *_: steps.record_step())
+step_hooks: list[Callable[[], None]] = []
+"""Functions that are called at each training step, after it is counted."""
+
+
+def count_training_steps() -> None:
+    """Registers a hook that counts the training steps and calls the step hooks. Call it once."""
+    boundaries = StepBoundaries()
+
+    def stepped(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+        if boundaries.begins_step(optimizer):
+            steps.record_step()
+            for hook in step_hooks:
+                hook()
+
+    register_optimizer_step_post_hook(stepped)
 
 
 @dataclass(slots=True)

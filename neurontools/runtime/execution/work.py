@@ -13,16 +13,14 @@ from operator import sub
 from threading import Lock
 from typing import NamedTuple, Protocol
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
 from neurontools.model import OperatorTime
 from neurontools.rpc.report_limits import MOST_OPERATORS
-from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.counting.steps import step_hooks, steps
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.tensors.device import device
 
-_MOST_EXECUTIONS = 8192  # most executions between two optimizer steps; more are those of an evaluation
+_MOST_EXECUTIONS = 8192  # most executions between two training steps; more are those of an evaluation
 _MOST_KINDS = 256
 _MANY_EXECUTIONS = 1.5
 _MORE_FLOPS = 1.02
@@ -38,7 +36,7 @@ class DeviceCounts(NamedTuple):
 
 
 class _Interval(NamedTuple):
-    """One or more optimizer steps up to a step that was preceded by an execution, and the work of these steps."""
+    """One or more training steps up to a step that was preceded by an execution, and the work of these steps."""
 
     steps: int
     counts: DeviceCounts
@@ -50,10 +48,10 @@ class _Interval(NamedTuple):
 
 
 class SteadyState:
-    """Counts executions between optimizer steps, and separates steady-state steps from evaluations.
+    """Counts executions between training steps, and separates steady-state steps from evaluations.
 
     Equal intervals share one counter, so thousands of steps need little memory. An execution only appends to a list;
-    the counting happens at optimizer steps.
+    the counting happens at training steps.
     """
 
     def __init__(self) -> None:
@@ -69,7 +67,7 @@ class SteadyState:
             self._recent.append(work)
 
     def step_done(self, counts: DeviceCounts) -> None:
-        """Ends an interval at an optimizer step. `counts` has the process totals so far."""
+        """Ends an interval at a training step. `counts` has the process totals so far."""
         if self._before is None:
             self._recent, self._before = [], counts
             return
@@ -139,8 +137,8 @@ def current_counts() -> DeviceCounts:
 
 
 def watch_steady_state() -> None:
-    """Registers a hook that reports each optimizer step to `steady_state`. Call once, after count_optimizer_steps."""
-    register_optimizer_step_post_hook(lambda *_: steady_state.step_done(current_counts()))
+    """Registers a hook that reports each training step to `steady_state`. Call once."""
+    step_hooks.append(lambda: steady_state.step_done(current_counts()))
 
 
 @dataclass(slots=True)

@@ -7,11 +7,12 @@ from typing import Any
 from accelerate.tracking import GeneralTracker
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from neurontools.runtime.counting.steps import StepBoundaries
 from neurontools.runtime.reporting.training_report import TrainingReport
 
 
 class ReportTraining(GeneralTracker):  # type: ignore[misc]
-    """Reports each optimizer step to the daemon, with the `samples` that the script passes to `accelerator.log`.
+    """Reports each training step to the daemon, with the `samples` that the script passes to `accelerator.log`.
 
     accelerate has no callbacks for input wait and checkpoints. Scripts report both by `tracker.batches`
     and `tracker.checkpoint`.
@@ -25,9 +26,12 @@ class ReportTraining(GeneralTracker):  # type: ignore[misc]
         super().__init__()
         self._report = TrainingReport.start()
         self._samples: int | None = None
+        self._boundaries = StepBoundaries()
         self._hook = register_optimizer_step_post_hook(self._stepped)
 
-    def _stepped(self, *_: Any) -> None:
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        if not self._boundaries.begins_step(optimizer):
+            return
         self._report.step(self._samples)
         self._samples = None
 

@@ -38,7 +38,7 @@ class ReportTraining(TrainerCallback):  # type: ignore[misc]
         self._timer.end_input_wait()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Reports an optimizer step."""
+        """Reports a training step."""
         if self._report is not None:
             self._report.step(self._samples)
         self._samples = None

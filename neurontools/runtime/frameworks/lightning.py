@@ -35,8 +35,8 @@ class ReportTraining(Callback):  # type: ignore[misc]
             self._samples = (self._samples or 0) + found
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Reports the optimizer steps of the batch. A batch may have none."""
-        for _ in range(trainer.global_step - self._steps):
+        """Reports a step if the batch had an optimizer step. Several optimizers may step in one batch."""
+        if trainer.global_step > self._steps:
             if self._report is not None:
                 self._report.step(self._samples)
             self._samples = None

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.counting.steps import count_optimizer_steps, step_clock, time_saves
+from neurontools.runtime.counting.steps import count_training_steps, step_clock, time_saves
 from neurontools.runtime.execution import process_group
 from neurontools.runtime.execution.executor import Executor, prepare_profile
 from neurontools.runtime.execution.work import watch_steady_state
@@ -126,9 +126,9 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
     torch.__future__.set_swap_module_params_on_conversion(True)
     os.register_at_fork(after_in_child=buffers.renew_lock)
     for install in (
-        count_optimizer_steps,
-        watch_hbm_growth,  # must follow count_optimizer_steps, whose step count it reads
-        watch_optimizers,
+        count_training_steps,
+        watch_hbm_growth,
+        watch_optimizers,  # must follow count_training_steps, whose step count it reads
         patch_torch_accelerator,
         guard_backward_hooks,
         patch_torch_compile,

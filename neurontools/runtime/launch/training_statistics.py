@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from neurontools.model import TrainingCounters
-from neurontools.runtime.counting.steps import WARM_UP_STEPS, step_clock, steps
+from neurontools.runtime.counting.steps import WARM_UP_STEPS, step_clock, step_hooks, steps
 from neurontools.runtime.execution.executor import Executor
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.reporting.reporter import Reporter
@@ -94,8 +94,8 @@ hbm_growth = HbmGrowth()
 
 
 def watch_hbm_growth() -> None:
-    """Registers a hook that records HBM in use after each optimizer step. Call it once, after count_optimizer_steps."""
-    register_optimizer_step_post_hook(lambda *_: hbm_growth.record_step())
+    """Registers a hook that records HBM in use at each training step. Call it once."""
+    step_hooks.append(hbm_growth.record_step)
 
 
 _LATEST_STEP = 4096  # last step at which optimizer memory is recorded; later steps show nothing new

@@ -414,7 +414,7 @@ class ProfileRing:
         self._allocations.append((perf_counter_ns(), FREED, core, address, nbytes, category, -1))
 
     def end_step(self) -> None:
-        """Records a call of the optimizer's `step`. Only in eager mode, this call ends the training step."""
+        """Records the first optimizer step of a training step. Only in eager mode, this call ends the training step."""
         now = self._read_clock()
         if self._done is not None:
             self._end_step(self._done)

@@ -38,7 +38,7 @@ class TrainingLog:
         return self._counters
 
     def add_step(self, samples: int | None) -> None:
-        """Counts an optimizer step; `samples` is the number of samples that this process put into it."""
+        """Counts a training step; `samples` is the number of samples that this process put into it."""
         self._change({"steps_total": 1, "samples_total": samples}, last_step_at_seconds=time.monotonic())
 
     def add_input_wait(self, seconds: float) -> None:
@@ -108,7 +108,7 @@ class TrainingReport:
         return self._reporter is not None and self._reporter.is_monitored
 
     def step(self, samples: int | None = None) -> None:
-        """Counts an optimizer step; `samples` is the number of samples that this process put into it."""
+        """Counts a training step; `samples` is the number of samples that this process put into it."""
         training_log.add_step(samples)
 
     def batches(self, loader: Iterable[T]) -> Iterator[T]:

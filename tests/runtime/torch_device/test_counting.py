@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections import Counter
@@ -12,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from neurontools.rpc.report_limits import MOST_OPERATORS
 from neurontools.runtime.counting.metrics import CallSiteCounter
-from neurontools.runtime.counting.steps import COLLECTIVE, COMPUTE, TRANSFER, StepClock
+from neurontools.runtime.counting.steps import COLLECTIVE, COMPUTE, TRANSFER, StepBoundaries, StepClock
 from neurontools.runtime.execution.graph_description import GraphChanges
 from neurontools.runtime.execution.work import DeviceCounts, ExecutionWork, OperatorSamples, OperatorTimes, SteadyState
 
@@ -365,3 +367,18 @@ def test_what_is_kept_is_bounded_and_no_program_taken_for_another() -> None:
     for number in range(2000):
         training.step(ExecutionWork(Counter(float32=number)))
     assert training.totals()[:2] == (256, 256)
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps_total"),
+    [("A", 1), ("AB" * 20, 20), ("AAB" * 10, 20), ("ABC" * 7, 7), ("B" + "AB" * 9, 10), ("A" * 10 + "B" * 10, 19)],
+)
+def test_a_step_is_an_iteration_whatever_the_number_of_optimizers(loop: str, steps_total: int) -> None:
+    boundaries = StepBoundaries()
+    optimizers = {name: torch.optim.SGD([torch.zeros(1)]) for name in loop}
+    assert sum(boundaries.begins_step(optimizers[name]) for name in loop) == steps_total
+    for _ in range(3):  # an optimizer of its own for each step
+        optimizers.clear()
+        gc.collect()
+        optimizers["new"] = torch.optim.SGD([torch.zeros(1)])
+        assert boundaries.begins_step(optimizers["new"])
