@@ -147,14 +147,18 @@ class Backfill:
         return found
 
 
-def backfill_all(socket_path: str, newest: Moment, within_seconds: float) -> list[Moment]:
-    """Returns the snapshots before `newest` that can be fetched within `within_seconds`, in any order."""
+def backfill_all(socket_path: str, newest: Moment, within_seconds: float) -> tuple[list[Moment], bool]:
+    """Returns the snapshots before `newest` that can be fetched within `within_seconds`, and whether these are all.
+
+    The snapshots are in any order.
+    """
     found: list[Moment] = []
     past = Backfill(socket_path, found.extend, rest_ratio=0.0)
     past.request(newest, None)
     past.join(within_seconds)
+    is_whole = not past.is_loading
     past.close()
-    return found
+    return found, is_whole
 
 
 MOST_ENDED = 4000

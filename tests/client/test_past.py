@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from neurontools.cli.top.command import main as neuron_top
 from neurontools.client import Client
 from neurontools.client.backfill import PIECE, Backfill
 from neurontools.client.feed import FeedState, LiveFeed
+from tests.harness.command import call_main
 from tests.harness.cut_line import CutLine
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
@@ -93,6 +95,19 @@ def test_watching_goes_on_while_no_past_comes(
     assert feed.status.link is FeedState.LIVE
     assert feed.is_loading_past
     assert sequences(feed)[0] >= PIECE
+
+
+@pytest.mark.slow
+def test_a_screen_waits_for_the_past_and_says_if_it_is_incomplete(
+    daemon: RunningDaemon, line_to: Callable[..., CutLine]
+) -> None:
+    grown(daemon, 2 * PIECE)
+    cut = line_to(lambda said: 0 if b"ListHistory" in said else None)
+    for path, problem in ((daemon.socket, ""), (cut.path, "neuron-top: the past is incomplete: ")):
+        shown = call_main(neuron_top, "--socket", path, "--once", "--page", "health")
+        assert (shown.returncode, "Events" in shown.stdout) == (0, True)
+        assert shown.stderr.startswith(problem), shown.stderr
+        assert bool(shown.stderr) == bool(problem)
 
 
 @pytest.mark.slow

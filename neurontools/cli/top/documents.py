@@ -13,6 +13,7 @@ from neurontools.client.daemon_client import Client, read_snapshot
 from neurontools.model import EndedProcess, Snapshot
 from neurontools.util.command_lifecycle import write_stderr, write_text
 from neurontools.util.errors import EXIT_FAILURE, UserError
+from neurontools.util.units import clock_text
 from neurontools.views.drawing.figures import DeviceFilter, Figures
 from neurontools.views.drawing.glyphs import ASCII
 from neurontools.views.drawing.lines import Line, ascii_only, plain_text
@@ -97,7 +98,12 @@ class SnapshotSource:
                 continue
             timeline.append(moment)
             if self.socket_path is not None and len(timeline) == 1:
-                timeline.merge(backfill_all(self.socket_path, moment, _PAST_SECONDS))
+                past, is_whole = backfill_all(self.socket_path, moment, _PAST_SECONDS)
+                timeline.merge(past)
+                if not is_whole:
+                    since = clock_text(timeline.moments[0].at_unix_seconds)
+                    cause = f"the daemon sent only the part since {since} within {_PAST_SECONDS:g} s"
+                    write_stderr(f"neuron-top: the past is incomplete: {cause}; try again")
             if count is not None:
                 yield timeline
         if count is None and timeline.moments:
