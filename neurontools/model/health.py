@@ -93,6 +93,26 @@ def group_alike(findings: Iterable[Finding]) -> list[tuple[Finding, tuple[int, .
     return sorted(groups, key=lambda item: (-item[0].severity, item[1]))
 
 
+def fold_equal(findings: Iterable[Finding]) -> list[Finding]:
+    """Folds findings that differ only in their devices into one with all these devices, highest severity first."""
+    found: dict[tuple[object, ...], Finding] = {}
+    for finding in findings:
+        key = (finding.kind, finding.severity, marked_reason(finding), finding.action, finding.pid, finding.job)
+        known = found.get(key)
+        if known is not None:
+            indices = tuple(sorted({*known.device_indices, *finding.device_indices}))
+            began_at = min(known.began_at_unix_seconds, finding.began_at_unix_seconds)
+            known = replace(known, device_indices=indices, began_at_unix_seconds=began_at, neuroncore_index=None)
+        found[key] = known or finding
+    return sorted(found.values(), key=lambda finding: (-finding.severity, finding.device_indices))
+
+
+def count_devices_by_severity(snapshot: Snapshot) -> dict[Severity, int]:
+    """Counts the devices, and the host, by the severity of their worst finding."""
+    severities = [verdict.severity for verdict in verdicts(snapshot)]
+    return {severity: severities.count(severity) for severity in Severity if severity in severities}
+
+
 def count_by_severity(snapshot: Snapshot) -> dict[Severity, int]:
     """Counts the groups of similar findings (see `group_alike`) by severity."""
     severities = [finding.severity for finding, _ in group_alike(snapshot.health.findings if snapshot.health else ())]

@@ -1,5 +1,6 @@
 """Unary gRPC calls to the monitor daemon, with error messages for users."""
 
+import os
 from time import monotonic
 
 from neurontools.rpc.call import STATUS_NAMES, CallError, RpcError, Status, UnexpectedReply, Unreachable, call
@@ -85,12 +86,22 @@ def ask_error(socket_path: str, error: CallError) -> UserError:
     return UserError(message, exit_code)
 
 
+def _is_other_file(path: str) -> bool:
+    """Returns whether a path exists and is no socket (S_IFSOCK, 0o140000). The modules stat and pathlib load slowly."""
+    try:
+        return os.stat(path).st_mode & 0o170000 != 0o140000  # noqa: PTH116
+    except (OSError, ValueError):
+        return False
+
+
 def _unreachable(socket_path: str, error: Unreachable) -> NoDaemon:
     reason = str(error)
     at, cause = display_address(socket_path), reason[:1].lower() + reason[1:]
     if isinstance(error.__cause__, PermissionError):
         message = f"no access to the monitor daemon at {at} ({cause}); use an account that its socket admits"
         return NoDaemon(message, EXIT_PERMISSION, is_absent=False)
+    if _is_other_file(socket_path):
+        return NoDaemon(f"{at} is not a socket; give the socket of a monitor daemon", EXIT_USAGE, is_absent=False)
     message = (
         f'no monitor daemon at {at} ({cause}); start one with "neurond --socket {socket_path} --simulate trn1.32xlarge"'
     )

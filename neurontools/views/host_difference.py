@@ -98,7 +98,8 @@ HOST_QUANTITIES: dict[ComparedQuantity, Callable[[Figures], ComparedValue]] = {
 
 
 def _job_cores_text(job: ComparedJob) -> str:
-    return ranges_text(index for each in job for index in each.process.neuroncore_indices) or units.UNKNOWN
+    indices = {index for each in job for index in each.process.neuroncore_indices}
+    return f"NeuronCore{'s' * (len(indices) > 1)} {ranges_text(indices)}" if indices else units.UNKNOWN
 
 
 def _step_rate(each: ProcessFigures) -> float | None:
@@ -128,7 +129,7 @@ def _mean_reader(name: str) -> Callable[[ComparedJob], ComparedValue]:
 
 JOB_QUANTITIES: dict[ComparedQuantity, Callable[[ComparedJob], ComparedValue]] = {
     ComparedQuantity("process_count", "processes", Aggregate.PEAK, _NUMBER, is_count=True): len,
-    ComparedQuantity("neuroncores", "NeuronCores", Aggregate.LAST, _value_text(str)): _job_cores_text,
+    ComparedQuantity("neuroncores", "cores", Aggregate.LAST, _value_text(str)): _job_cores_text,
     UTILIZATION: _mean_reader("utilization_ratio"),
     FLOPS: _sum_reader("flops_per_second"),
     ComparedQuantity("mfu_ratio", "MFU", Aggregate.MEAN, _PERCENT): _mean_reader("mfu_ratio"),

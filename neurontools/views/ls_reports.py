@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 
 from neurontools.model import EccCounters, EndedProcess, Snapshot, SourceKind
-from neurontools.model.finding import Finding
-from neurontools.model.health import Verdict, age_seconds, sentence, summary
+from neurontools.model.health import Verdict, age_seconds, finding_location, fold_equal, sentence, summary
 from neurontools.model.process import EndedTotal, total_by_job, total_by_user
 from neurontools.util import units
 from neurontools.util.formats import Column, ascii_table, copy_fields, csv_line, foreign_cell, json_text
 from neurontools.util.terminal import escape_controls, excerpt
-from neurontools.util.units import UNKNOWN, clock_text, date_text, day_text, ranges_text, rfc3339_text
+from neurontools.util.units import UNKNOWN, clock_text, date_text, day_text, rfc3339_text
 from neurontools.views.query_fields import FIELDS, OutputFormat, QueryRow
 
 _GIB = 2**30
@@ -33,7 +32,10 @@ def _number_text(name: str, per: float, decimals: int) -> Callable[[QueryRow], s
 
     def text(row: QueryRow) -> str:
         value = read(row)
-        return f"{value / per:.{decimals}f}" if isinstance(value, (int, float)) else UNKNOWN
+        if not isinstance(value, (int, float)):
+            return UNKNOWN
+        number = value / per
+        return f"{number:.2g}" if 0 < number < 0.5 * 10**-decimals else f"{number:.{decimals}f}"  # 0.00 means none
 
     return text
 
@@ -113,25 +115,14 @@ def _row_text(cells: Sequence[str]) -> str:
 
 def health_text(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
     """Returns the text of `--health`: lines such as "device 3: critical: REASON; ACTION", then a summary."""
+    unique = {finding.identity: finding for verdict in verdicts for finding in verdict.findings}
     lines = [
-        f"{_devices_text(finding)}: {finding.severity.name.lower()}: {sentence(finding, snapshot)}; {finding.action}"
-        for finding in _unique_findings(verdicts)
+        f"{finding_location(finding) or 'host: '}{finding.severity.name.lower()}: {sentence(finding, snapshot)}; "
+        f"{finding.action}"
+        for finding in fold_equal(unique.values())
     ]
     lines.append(summary(verdicts, snapshot))
     return "".join(escape_controls(line) + "\n" for line in lines)
-
-
-def _unique_findings(verdicts: Sequence[Verdict]) -> list[Finding]:
-    """Returns each finding once, most severe first, because verdicts on several devices may share a finding."""
-    found = {finding.identity: finding for verdict in verdicts for finding in verdict.findings}
-    return sorted(found.values(), key=lambda finding: (-finding.severity, finding.device_indices))
-
-
-def _devices_text(finding: Finding) -> str:
-    indices = finding.device_indices
-    if not indices:
-        return "host"
-    return f"device {indices[0]}" if len(indices) == 1 else f"devices {ranges_text(indices)}"
 
 
 def health_json(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:

@@ -325,20 +325,22 @@ def _share_lists(context: RenderContext, process: Process, width: int, room: int
         lambda model: model.busy_seconds_total,
         lambda model: printable(model.name, 80),
     )
-    when = "last 10 s" if is_recent else "whole run"
+    share = "LAST 10s" if is_recent else "SHARE"
     if room < 2 or not (operators or graphs):
         return []
     if width >= _SIDE_BY_SIDE_CELLS:
         left = width // 2
-        first = _share_list(context, f"OPERATORS, {when}", operators, left, room)
-        second = _share_list(context, f"GRAPHS, {when}", graphs, width - left, room)
+        first = _share_list(context, "OPERATORS, whole run", share, operators, left, room)
+        second = _share_list(context, "GRAPHS, whole run", share, graphs, width - left, room)
         count = max(len(first), len(second))
         first += [fit((), left)] * (count - len(first))
         second += [fit((), width - left)] * (count - len(second))
         return [(*one, *other) for one, other in zip(first, second, strict=True)]
     for_graphs = min(len(graphs) + 1, max(2, room // 3)) if graphs else 0
-    lines = _share_list(context, f"OPERATORS, {when}", operators, width, room - for_graphs)
-    return lines + (_share_list(context, f"GRAPHS, {when}", graphs, width, room - len(lines)) if graphs else [])
+    lines = _share_list(context, "OPERATORS, whole run", share, operators, width, room - for_graphs)
+    return lines + (
+        _share_list(context, "GRAPHS, whole run", share, graphs, width, room - len(lines)) if graphs else []
+    )
 
 
 def _recent_shares(
@@ -367,32 +369,37 @@ def _recent_shares(
     return sorted(found, key=lambda share: (share.name == _OTHERS_NAME, -share.ratio)), bool(recent)
 
 
-def _share_list(context: RenderContext, title: str, shares: Sequence[_TimeShare], width: int, room: int) -> list[Line]:
-    """Draws a titled list of operators or graphs in at most `room` lines. The last line sums up the ones left out."""
+def _share_list(
+    context: RenderContext, title: str, share: str, shares: Sequence[_TimeShare], width: int, room: int
+) -> list[Line]:
+    """Draws a titled list of operators or graphs in at most `room` lines. The last line sums up the ones left out.
+
+    `share` is the title of the column of shares. Counts and means are those of the whole run.
+    """
     numbers = 3 * (_NUMBER_CELLS + 1)
     room_left = width - numbers - 3
     name_cells = max(min(_LEAST_NAME_CELLS, room_left), min(_MOST_NAME_CELLS, room_left - _LEAST_BAR_CELLS))
     bar_cells = max(0, min(_BAR_CELLS, room_left - name_cells))
     if len(shares) > 1 and room == 2:
         title += f", 1 of {len(shares)}"
-    head = f" {cell(title, name_cells)} {'':<{bar_cells}}{_number_cells(('SHARE', 'COUNT', 'MEAN'))}"
+    head = f" {cell(title, name_cells)} {'':<{bar_cells}}{_number_cells((share, 'COUNT', 'MEAN'))}"
     lines = [fit(((head, "column"),), width, "column")]
     if not shares:
         lines.append(fit(((" no timings yet: the runtime times a sample of executions", "dim"),), width))
     shown = list(shares)
     if len(shown) > room - 1 > 1:
         shown, cut = shown[: room - 2], shown[room - 2 :]
-        executions = sum(share.executions_total for share in cut)
-        shown.append(_TimeShare(f"{len(cut)} more", sum(share.ratio for share in cut), executions, None))
-    for share in shown:
+        executions = sum(each.executions_total for each in cut)
+        shown.append(_TimeShare(f"{len(cut)} more", sum(each.ratio for each in cut), executions, None))
+    for each in shown:
         texts = (
-            units.percent_text(share.ratio, 1),
-            units.short_count_text(share.executions_total, _NUMBER_CELLS),
-            units.short_duration_text(share.mean_seconds),
+            units.percent_text(each.ratio, 1),
+            units.short_count_text(each.executions_total, _NUMBER_CELLS),
+            units.short_duration_text(each.mean_seconds),
         )
         runs: list[Run] = [
-            (f" {cell(share.name, name_cells)} ", "text"),
-            *bar(share.ratio, bar_cells, context.glyphs),
+            (f" {cell(each.name, name_cells)} ", "text"),
+            *bar(each.ratio, bar_cells, context.glyphs),
             (_number_cells(texts), "text"),
         ]
         lines.append(fit(runs, width))

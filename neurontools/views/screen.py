@@ -198,11 +198,11 @@ def _right_of_title(context: RenderContext, room: int) -> list[Run]:
 
 
 def _finding_counts(context: RenderContext, *, is_brief: bool) -> list[Run]:
-    """Returns the number of findings by severity, and the key that opens the health page.
+    """Returns the number of devices by their severity, and the key that opens the health page.
 
-    If `is_brief`, returns only the number of findings at the highest severity.
+    If `is_brief`, returns only the number of devices at the highest severity.
     """
-    found = health.count_by_severity(context.snapshot)
+    found = health.count_devices_by_severity(context.snapshot)
     runs: list[Run] = []
     for severity, noun, mark, style in (
         (Severity.CRITICAL, "critical", context.glyphs.bad, _FINDING_STYLES[0]),

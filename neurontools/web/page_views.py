@@ -11,7 +11,7 @@ from neurontools.client.feed import Feed, FeedState
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import USER, grouping_choices
 from neurontools.model.finding import Severity
-from neurontools.model.health import count_by_severity
+from neurontools.model.health import count_devices_by_severity
 from neurontools.views.drawing.glyphs import BLOCKS
 from neurontools.views.drawing.lines import ClickTarget, TextPage, fit, printable
 from neurontools.views.drawing.render_context import RenderContext
@@ -119,7 +119,7 @@ class HostView:
 
     def _window_title(self, context: RenderContext) -> str:
         instance = context.snapshot.instance
-        found = count_by_severity(context.snapshot)
+        found = count_devices_by_severity(context.snapshot)
         words = [(Severity.CRITICAL, "critical"), (Severity.WARNING, "warning")]
         parts = [f"{found[severity]} {word}" for severity, word in words if found.get(severity)]
         if self._feed is not None and self._feed.status.link is not FeedState.LIVE:

@@ -33,7 +33,7 @@ def imported(*command: object) -> set[str]:
 @pytest.mark.parametrize(
     ("command", "slow"),
     [
-        (("scripts/neuron-ls", "-wtj", "--socket", "@"), STANDARD | LIBRARIES),
+        (("scripts/neuron-ls", "-wj", "--socket", "@"), STANDARD | LIBRARIES),
         (
             ("scripts/neuron-healthcheck", "--socket", "@"),
             {"enum", "functools", "inspect", "re", "typing", "signal", "neurontools.model.snapshot", "subprocess"}

@@ -39,6 +39,8 @@ MISUSE = {
         "neuron-ls -d": "-d needs a value: -d LIST",
         "neuron-ls all": "unexpected argument all; all choices are flags, see --help",
         "neuron-ls --socket /x --simulate trn1.2xlarge": "--simulate and --socket exclude each other; give one of them",
+        "neuron-ls -j -t": "--json-output and --topology exclude each other; give one of them",
+        "neuron-ls --socket /etc/passwd": "unix:/etc/passwd is not a socket; give the socket of a monitor daemon",
         "neuron-ls --completion tcsh": "--completion: tcsh is none of the shells bash, zsh, fish; give one",
         "neuron-ls --simulate trn9": "can't simulate trn9: no instance type",
         "neuron-ls -d 3-1": "--device: the range 3-1 runs backwards; write 1-3",

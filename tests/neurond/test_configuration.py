@@ -237,6 +237,8 @@ def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None
         (["--socket", "/" + "x" * 200], "--socket: the socket path /xxx"),
         (["--lnc", "3"], "argument --lnc: invalid choice: 3 (choose from"),
         (["--load", "steady"], "--load needs simulated devices; add --simulate TYPE"),
+        (["--simulate", "inf2.xlarge", "--seed", "3"], "--seed has no effect without a load; add --load SCENARIO"),
+        (["--completion", "tcsh"], "--completion: tcsh is none of the shells bash, zsh, fish; give one"),
         (["--ultraserver", "us-1:0"], "--ultraserver needs simulated devices; add --simulate TYPE"),
         (["--ultraserver", "\x1b[2J:0"], "--ultraserver: '\\\\x1b[2J:0' is no place in an UltraServer; write"),
         (["--simulate"], "argument --simulate: expected one argument; see neurond --help"),

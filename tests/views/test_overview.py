@@ -175,14 +175,14 @@ def test_the_badge_in_the_title_counts_what_is_wrong_and_leads_to_the_page() -> 
         judged(
             finding(Severity.CRITICAL, pid=PID),
             finding(Severity.WARNING, device_indices=(1,)),
-            finding(Severity.WARNING, device_indices=(2,)),  # the same of another device: one line on the page
+            finding(Severity.WARNING, device_indices=(2,)),  # one line on the page, and two devices
             finding(Severity.NOTICE, device_indices=(3,)),
         ),
         clock=ShownMoment("LIVE"),
     )
     page = draw_screen(context, 160, 40)
     shown = plain_text(page.lines[0])
-    assert "✗ 1 critical  ▲ 1 · e" in shown
+    assert "✗ 1 critical  ▲ 2 · e" in shown
     target = page.target_at(shown.index("critical"), 0)
     assert target is not None
     assert (target.action, target.argument) == ("page", "health")

@@ -13,7 +13,7 @@ from neurontools.model import Attribution, Finding, Health, Severity, Snapshot, 
 from neurontools.model.finding import FindingKind
 from neurontools.model.health import HealthCriteria, HostVerdict, Owner, judge_host, no_devices_verdict
 from neurontools.util.errors import UserError
-from neurontools.views.ls_reports import health_json, health_text
+from neurontools.views.ls_reports import health_json, health_text, loop_rows
 from neurontools.views.query_fields import (
     CORE_FIELDS,
     DEVICE_FIELDS,
@@ -157,6 +157,28 @@ HBM = Finding(FindingKind.ECC_UNCORRECTED, Severity.CRITICAL, "1 error", "move t
 LINK = Finding(FindingKind.UNHEALTHY_COMPONENT, Severity.WARNING, "a bad link", "keep away", 5.0, (1,), part="link_efa")
 HANG = Finding(FindingKind.STUCK, Severity.CRITICAL, "PID 7 hangs", "restart it", 5.0, (0, 1), pid=7)
 IDLE = Finding(FindingKind.IDLE, Severity.NOTICE, "PID 8 is idle", "end it", 5.0, (2,), pid=8)
+
+
+def test_equal_findings_of_devices_are_one_line_and_one_of_the_host_has_no_device() -> None:
+    alike = [replace(HBM, device_indices=(index,)) for index in range(16)]
+    note = replace(IDLE, device_indices=())
+    snapshot = replace(ScenarioHost("trn1.32xlarge").at(1), health=Health(tuple(range(16)), (), (*alike, LINK, note)))
+    lines = health_text(health.verdicts(snapshot), snapshot).splitlines()
+    assert [line.partition(" (for ")[0] for line in lines] == [
+        "devices 0-15: critical: 1 error",
+        "device 1: warning: a bad link",
+        "notice: PID 8 is idle",
+        "16 of 16 devices unhealthy",
+    ]
+    assert health.count_devices_by_severity(snapshot) == {Severity.CRITICAL: 16, Severity.NOTICE: 1}
+
+
+@pytest.mark.parametrize(("flops", "text"), [(0.0, "0.00"), (1e9, "0.001"), (4.2e12, "4.20")])
+def test_small_flops_of_a_loop_are_not_zero(flops: float, text: str) -> None:
+    snapshot = ScenarioHost("trn1.2xlarge").at(1)
+    cores = tuple(replace(core, flops_per_second=flops / len(snapshot.cores)) for core in snapshot.cores)
+    (row,) = query_rows(replace(snapshot, cores=cores), PEAK, None, (), of_cores=False)
+    assert loop_rows([row]).split()[4] == text
 
 
 def verdict(*findings: Finding, unknown: tuple[int, ...] = (), asked: HealthCriteria | None = None) -> HostVerdict:

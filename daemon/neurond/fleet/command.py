@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_completion()
     add = parser.add_argument
     add("--hosts", metavar="N", type=int, default=16, help=f"number of hosts, up to {MOST_HOSTS}; default: 16")
     add("--mix", default=USUAL_MIX, help="instance types: TYPE[/SCENARIO][=SHARE], comma-separated; default: a mix")

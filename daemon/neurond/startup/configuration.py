@@ -268,6 +268,8 @@ def resolve_settings(flags: Tables, file: str | None, environment: Mapping[str, 
         raise UserError(
             "--simulate excludes --sysfs-root, --proc-root, --dev-root and --imds; leave one out", EXIT_USAGE
         )
+    for key in flags.get("load", {}) if load.scenario is None else ():
+        raise UserError(f"{FLAGS[f'load.{key}']} has no effect without a load; add --load SCENARIO", EXIT_USAGE)
     try:
         lnc = simulate.logical_neuroncore_config or logical_neuroncore_config(environment)
     except InvalidCoreRequest as error:
@@ -432,6 +434,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=_Formatter,
         allow_abbrev=False,
     )
+    parser.add_completion()
     add = parser.add_argument
     add("--simulate", metavar="TYPE", help="simulate an instance of this type, such as trn1.32xlarge")
     add(

@@ -111,6 +111,10 @@ class DeviceListQuery:
 
     def __init__(self, given: dict[str, str]) -> None:
         self._devices = None
+        if "json-output" in given and "topology" in given:
+            from neurontools.cli.line import exclude_each_other
+
+            exclude_each_other(given, "json-output", "topology")
         if "device" in given:
             from neurontools.cli.line import DeviceSelection
 
