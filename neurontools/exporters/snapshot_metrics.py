@@ -83,7 +83,8 @@ class HostErrorTotals:
 @dataclass(frozen=True, slots=True)
 class _TagCounts:
     processes: Mapping[_ProcessKey, _Counts]
-    ended: _Counts  # sums over the ended processes of the tag
+    gone: Mapping[_ProcessKey, _Counts]  # last counts of processes that are gone and whose records did not appear yet
+    ended: _Counts  # sums over the other ended processes of the tag
     since_unix_seconds: float
 
 
@@ -97,26 +98,41 @@ class TagTotals:
         self._tags: dict[str, _TagCounts] = {}
 
     def update_totals(
-        self, current: Mapping[str, Iterable[tuple[Process, float, _Counts]]]
+        self, current: Mapping[str, Iterable[tuple[Process, float, _Counts]]], finals: Mapping[int, _Counts]
     ) -> dict[str, tuple[_Counts, float]]:
         """Updates the sums. `current` maps each tag to its processes, with their start times and counts.
 
-        Returns the sums and the start time (Unix time in seconds) of each tag.
+        `finals` maps the PIDs of recently ended processes to their final counts, which include the work after the last
+        report. Returns the sums and the start time (Unix time in seconds) of each tag.
         """
-        self._tags = {tag: _add_snapshot(self._tags.get(tag), list(processes)) for tag, processes in current.items()}
+        self._tags = {
+            tag: _add_snapshot(self._tags.get(tag), list(processes), finals) for tag, processes in current.items()
+        }
         return {
-            tag: (_sum_counts((totals.ended, *totals.processes.values())), totals.since_unix_seconds)
+            tag: (
+                _sum_counts((totals.ended, *totals.processes.values(), *totals.gone.values())),
+                totals.since_unix_seconds,
+            )
             for tag, totals in self._tags.items()
         }
 
 
-def _add_snapshot(before: _TagCounts | None, current: list[tuple[Process, float, _Counts]]) -> _TagCounts:
+_MOST_GONE = 256  # most processes of a tag that wait for their records
+
+
+def _add_snapshot(
+    before: _TagCounts | None, current: list[tuple[Process, float, _Counts]], finals: Mapping[int, _Counts]
+) -> _TagCounts:
     now = {_process_key(process): counts for process, _, counts in current}
     since = min(since for _, since, _ in current)
     if before is None:
-        return _TagCounts(now, (0,) * len(current[0][2]), since)
-    ended = [counts for key, counts in before.processes.items() if key not in now]
-    return _TagCounts(now, _sum_counts((before.ended, *ended)), min(since, before.since_unix_seconds))
+        return _TagCounts(now, {}, (0,) * len(current[0][2]), since)
+    gone = {key: counts for key, counts in (*before.gone.items(), *before.processes.items()) if key not in now}
+    ended = [before.ended]
+    for key, counts in tuple(gone.items()):
+        if key[0] in finals or len(gone) > _MOST_GONE:
+            ended.append(tuple(map(max, gone.pop(key), finals.get(key[0], counts))))
+    return _TagCounts(now, gone, _sum_counts(ended), min(since, before.since_unix_seconds))
 
 
 def _process_key(process: Process) -> _ProcessKey:
@@ -242,9 +258,11 @@ class SnapshotMetrics:
                 if part is not None:
                     since = counted_since_unix_seconds(process, snapshot) or self._since
                     processes_by_tag.setdefault(tag, []).append((process, since, read(part)))
+        parts = ((record.pid, getattr(record, part_name)) for record in snapshot.ended)
+        finals = {pid: read(part) for pid, part in parts if part is not None}
         totals: list[Sample] = []
         created: list[Sample] = []
-        for tag, (counts, since) in self._totals[part_name].update_totals(processes_by_tag).items():
+        for tag, (counts, since) in self._totals[part_name].update_totals(processes_by_tag, finals).items():
             texts = rows(tag)
             totals.extend(zip(texts, counts, strict=True))
             created.extend([(text, since) for text in texts])

@@ -15,7 +15,7 @@ import pytest
 from neurontools import model
 from neurontools.exporters.exposition import MetricFamily, encode_text
 from neurontools.exporters.snapshot_metrics import SnapshotMetrics
-from neurontools.model import Process, Snapshot, TrainingCounters, logical_cores
+from neurontools.model import EndedProcess, Process, Snapshot, TrainingCounters, logical_cores
 from tests.harness.original_families import FORMAT
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.waiting import HANG_SECONDS
@@ -225,9 +225,9 @@ def test_counters_of_a_tag_do_not_fall_when_one_of_its_processes_ends() -> None:
     shared = tuple(replace(process, tag="job") for process in both.processes)
     metrics = SnapshotMetrics(0.0)
 
-    def completed(*processes: Process) -> float | None:
+    def completed(*processes: Process, record: EndedProcess | None = None) -> float | None:
         """Of the tag; asked twice, as by readers of two formats."""
-        now = replace(both, processes=processes)
+        now = replace(both, processes=processes, ended=() if record is None else (record,))
         first, second = (encode_text(metrics.families(now, None, PEAK)).decode() for _ in range(2))
         assert first == second
         _, samples = parsed(first)
@@ -244,10 +244,14 @@ def test_counters_of_a_tag_do_not_fall_when_one_of_its_processes_ends() -> None:
     assert all_of_them is not None
     assert all_of_them > 0
     assert completed(second) == all_of_them
-    assert completed(after(second, 5)) == all_of_them + 5
+    final = EndedProcess(
+        first.pid, 0, "", "", "job", None, False, 0.0, 9.0, 1, 1, executions=after(first, 3).executions
+    )
+    assert completed(second, record=final) == all_of_them + 3, "the work after its last report"
+    assert completed(after(second, 5)) == all_of_them + 3 + 5
     third = replace(after(first, 0), pid=first.pid + 100, counted_since_seconds=None, attached_at_unix_seconds=5.0)
     of_third = third.executions.completed_total if third.executions is not None else 0
-    assert completed(after(second, 5), third) == all_of_them + 5 + of_third
+    assert completed(after(second, 5), third) == all_of_them + 8 + of_third
     completed()
     assert completed(third) == of_third, "nobody had the tag in between: it counts anew"
 
