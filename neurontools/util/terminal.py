@@ -15,6 +15,8 @@ _BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u20
 # Control characters (C0, DEL, C1), lone surrogates, line and paragraph separator.
 _RAW_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _NO_CELL_CATEGORIES = frozenset({"Mn", "Me", "Cf", "Cc", "Cs", "Zl", "Zp"})
+_JOINER, _EMOJI_SELECTOR = "\u200d", "\ufe0f"
+_EXTENDERS = frozenset((_JOINER, _EMOJI_SELECTOR, "\ufe0e", "\u20e3"))
 _SOFT_HYPHEN = "\u00ad"  # a format character (Cf) that terminals draw nevertheless
 
 
@@ -67,11 +69,39 @@ def error_excerpt(text: str) -> str:
 def cell_width(text: str) -> int:
     """Returns the number of terminal cells of a text: 2 per wide East Asian character or emoji, 0 per combining mark.
 
-    Joined emoji count as separate emoji, because terminals differ. Characters that `escape_controls` escapes count 0.
+    An emoji with its joined emoji, variation selector or skin tone counts 2, as in Textual. Characters that
+    `escape_controls` escapes count 0.
     """
     if text.isascii() and text.isprintable():
         return len(text)
-    return sum(map(_character_cells, text))
+    return sum(map(_cluster_cells, split_clusters(text)))
+
+
+def split_clusters(text: str) -> list[str]:
+    """Splits a text into grapheme clusters: characters that a terminal draws as one."""
+    clusters: list[str] = []
+    for character in text:
+        last = clusters[-1] if clusters else ""
+        is_joined = (
+            character in _EXTENDERS
+            or (last.endswith(_JOINER) and _character_cells(last[0]) == 2)
+            or ("\U0001f3fb" <= character <= "\U0001f3ff" and _character_cells(last[:1] or " ") == 2)
+            or (len(last) == 1 and _is_flag_letter(last) and _is_flag_letter(character))
+        )
+        if last and is_joined:
+            clusters[-1] += character
+        else:
+            clusters.append(character)
+    return clusters
+
+
+def _is_flag_letter(character: str) -> bool:
+    return "\U0001f1e6" <= character <= "\U0001f1ff"
+
+
+def _cluster_cells(cluster: str) -> int:
+    cells = _character_cells(cluster[0])
+    return 2 if len(cluster) > 1 and cells and (_EMOJI_SELECTOR in cluster or _is_flag_letter(cluster[0])) else cells
 
 
 def _character_cells(character: str) -> int:

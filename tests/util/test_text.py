@@ -13,9 +13,10 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from neurontools.util.process_text import HIDDEN, script_text, shown_value
-from neurontools.util.terminal import cell_width, escape_controls, truncate
+from neurontools.util.terminal import cell_width, escape_controls, split_clusters, truncate
 from neurontools.util.units import (
     byte_rate_text,
     bytes_text,
@@ -32,6 +33,7 @@ from neurontools.util.units import (
     short_count_text,
     short_rate_text,
 )
+from neurontools.views.drawing.lines import clip
 
 ANY_TEXT = st.text(st.characters(codec=None, categories=None) | st.characters(max_codepoint=0xA0))
 ANY_CODE_POINT = st.integers(min_value=0, max_value=0x10FFFF).map(chr)
@@ -98,9 +100,17 @@ def test_cell_width() -> None:
     assert {text: cell_width(text) for text in expected} == expected
 
 
-@given(st.text(), st.text(), ANY_CODE_POINT)
-def test_cell_width_adds_up_and_no_character_is_wider_than_two(left: str, right: str, character: str) -> None:
-    assert cell_width(left + right) == cell_width(left) + cell_width(right)
+@pytest.mark.parametrize("cluster", ["👩‍💻", "👨‍👩‍👧", "❤️", "🇩🇪", "👍🏽", "1️⃣", "☎️", "e\u0301", "🚀"])
+def test_the_width_of_a_cluster_is_that_of_the_dashboard(cluster: str) -> None:
+    assert cell_width(f"a{cluster}b") == cell_len(f"a{cluster}b")
+    assert clip(f"{cluster}{cluster}", cell_width(cluster)) == cluster
+
+
+@given(st.text(), ANY_CODE_POINT)
+def test_cell_width_adds_up_and_no_cluster_is_wider_than_two(text: str, character: str) -> None:
+    clusters = split_clusters(text)
+    assert "".join(clusters) == text
+    assert cell_width(text) == sum(map(cell_width, clusters))
     assert cell_width(character) in (0, 1, 2)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Generic, TypeVar
 
-from neurontools.util.terminal import cell_width, escape_controls
+from neurontools.util.terminal import cell_width, escape_controls, split_clusters
 from neurontools.util.units import short_count_text
 
 Run = tuple[str, str]
@@ -118,7 +118,7 @@ def labelled_line(name: str, text: str, width: int, name_cells: int, style: str 
 
 
 def clip(text: str, width: int, *, mark: bool = False) -> str:
-    """Cuts a text to at most `width` terminal cells, never through a wide character.
+    """Cuts a text to at most `width` terminal cells, never through a wide character or a grapheme cluster.
 
     With `mark`, a cut text ends in an ellipsis.
     """
@@ -130,7 +130,7 @@ def clip(text: str, width: int, *, mark: bool = False) -> str:
     if text.isascii():
         return text[:room] + (_ELLIPSIS if mark else "")
     characters, used = [], 0
-    for character in text[: 4 * room + 16]:
+    for character in split_clusters(text[: 8 * room + 32]):
         cells = cell_width(character)
         if used + cells > room:
             break
@@ -157,13 +157,15 @@ def printable(text: str, longest: int = 400) -> str:
 
 def ascii_only(line: Line) -> Line:
     """Replaces each non-ASCII character of a line with question marks of the same width, and an ellipsis with "~"."""
-    return tuple((text if text.isascii() else "".join(map(_ascii_cells, text)), style) for text, style in line)
+    return tuple(
+        (text if text.isascii() else "".join(map(_ascii_cells, split_clusters(text))), style) for text, style in line
+    )
 
 
-def _ascii_cells(character: str) -> str:
-    if character == _ELLIPSIS:
+def _ascii_cells(cluster: str) -> str:
+    if cluster == _ELLIPSIS:
         return "~"
-    return character if character.isascii() else "?" * cell_width(character)
+    return cluster if cluster.isascii() else "?" * cell_width(cluster)
 
 
 def styled(line: Line, suffix: str) -> Line:
