@@ -395,8 +395,8 @@ class SnapshotPublisher:
             is_new = self._log_failure(error)
             try:
                 self._repeat_last()
-            except Exception as second_error:
-                if is_new and not is_out_of_memory(second_error):
+            except Exception:
+                if is_new and not is_out_of_memory(error):
                     _log.exception("the last snapshot could not be published again")
             return
         if whole:

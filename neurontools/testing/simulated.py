@@ -56,8 +56,10 @@ class SimulatedDriver:
         interval_seconds: float = 1.0,
         driver_version: str = DRIVER_VERSION,
     ) -> None:
-        self._flags = ["--simulate", instance_type, "--interval", str(interval_seconds), "--seed", str(seed)]
-        self._flags += ["--export-driver-version", driver_version, *(["--load", scenario] if scenario else [])]
+        self._flags = ["--simulate", instance_type, "--interval", str(interval_seconds)]
+        self._flags += ["--export-driver-version", driver_version]
+        if scenario:
+            self._flags += ["--load", scenario, "--seed", str(seed)]
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._runtime: tempfile.TemporaryDirectory[str] | None = None
         self._child: subprocess.Popen[bytes] | None = None

@@ -45,6 +45,7 @@ def test_serves_and_is_gone_afterwards(socket_directory: Path, monkeypatch: pyte
     trap.mkdir()
     (trap / "neurond.py").write_text("raise SystemExit('imported from the current directory')")
     monkeypatch.chdir(trap)
+    handler = signal.getsignal(signal.SIGTERM)
     with PrivateDaemon("trn1.2xlarge") as daemon:
         assert Path(daemon.socket_path).parent.stat().st_mode & 0o777 == 0o700
         reply = call(
@@ -58,7 +59,7 @@ def test_serves_and_is_gone_afterwards(socket_directory: Path, monkeypatch: pyte
     wait_for_end(pidfd)
     assert daemon.pid is None
     assert list(socket_directory.iterdir()) == [trap]
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is handler
 
 
 def test_is_gone_after_an_error_also_from_a_deep_temporary_directory(

@@ -44,4 +44,4 @@ def main(path: str, core_count: int, *uids: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(sys.argv[1], int(sys.argv[2]), *(int(word) for word in sys.argv[3:5] if word.isdigit()))

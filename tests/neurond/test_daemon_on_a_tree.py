@@ -450,7 +450,13 @@ def test_a_device_that_vanished_is_missing_everywhere_and_breaks_nothing(
     wait_until(lambda: seen if (seen := daemon.find(last.pid)) and seen.core_indices else None)
     assert len(json.loads(_run(daemon, "neuron-ls", "-j"))) == 15
     document = json.loads(_run(daemon, "neuron-top", "--json"))
-    assert [device["neuron_device"] for device in document["devices"]] == [*range(3), *range(4, 16)]
+    assert [device["neuron_device"] for device in document["devices"] if device["is_present"]] == [
+        0,
+        1,
+        2,
+        *range(4, 16),
+    ]
+    assert document["devices"][3]["neuron_device"] == 3
     assert document["devices"][-1]["memory_used_bytes"] == 12345
     text = metrics(daemon)
     assert "neurontools_devices 15" in text

@@ -167,7 +167,7 @@ def test_equal_findings_of_devices_are_one_line_and_one_of_the_host_has_no_devic
     assert [line.partition(" (for ")[0] for line in lines] == [
         "devices 0-15: critical: 1 error",
         "device 1: warning: a bad link",
-        "notice: PID 8 is idle",
+        "host: notice: PID 8 is idle",
         "16 of 16 devices unhealthy",
     ]
     assert health.count_devices_by_severity(snapshot) == {Severity.CRITICAL: 16, Severity.NOTICE: 1}

@@ -483,7 +483,7 @@ Environment:
 The exit code is that of the script or of the first worker that failed, or one of those below.
 """
 EXIT_CODES = (
-    (1, "an option is unknown, or something failed"),
+    (1, "an option is unknown, PyTorch is not installed, or something failed"),
     (2, "an option has an invalid value, or there is no script"),
     (4, "this user may not use the socket"),
     (12, "no daemon answers"),
