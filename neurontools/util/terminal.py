@@ -17,6 +17,7 @@ _RAW_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _NO_CELL_CATEGORIES = frozenset({"Mn", "Me", "Cf", "Cc", "Cs", "Zl", "Zp"})
 _JOINER, _EMOJI_SELECTOR = "\u200d", "\ufe0f"
 _EXTENDERS = frozenset((_JOINER, _EMOJI_SELECTOR, "\ufe0e", "\u20e3"))
+_FLAG_LETTERS = {chr(0x1F1E6 + index): chr(ord("A") + index) for index in range(26)}
 _SOFT_HYPHEN = "\u00ad"  # a format character (Cf) that terminals draw nevertheless
 
 
@@ -95,8 +96,17 @@ def split_clusters(text: str) -> list[str]:
     return clusters
 
 
+def with_certain_width(text: str) -> str:
+    """Replaces characters that terminals draw in different widths: joined emoji by the first one, flags by letters."""
+    if text.isascii():
+        return text
+    return "".join(
+        "".join(_FLAG_LETTERS.get(letter, "") for letter in cluster) or cluster[0] for cluster in split_clusters(text)
+    )
+
+
 def _is_flag_letter(character: str) -> bool:
-    return "\U0001f1e6" <= character <= "\U0001f1ff"
+    return character in _FLAG_LETTERS
 
 
 def _cluster_cells(cluster: str) -> int:

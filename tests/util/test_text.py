@@ -33,7 +33,7 @@ from neurontools.util.units import (
     short_count_text,
     short_rate_text,
 )
-from neurontools.views.drawing.lines import clip
+from neurontools.views.drawing.lines import clip, printable
 
 ANY_TEXT = st.text(st.characters(codec=None, categories=None) | st.characters(max_codepoint=0xA0))
 ANY_CODE_POINT = st.integers(min_value=0, max_value=0x10FFFF).map(chr)
@@ -56,6 +56,14 @@ ANY_CODE_POINT = st.integers(min_value=0, max_value=0x10FFFF).map(chr)
 )
 def test_visible(raw: str, shown: str) -> None:
     assert escape_controls(raw) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("👩‍👩‍👧‍👦 a ❤️ é", "👩 a ❤ é"), ("🇩🇪1️⃣👍🏽", "DE1👍"), ("模型", "模型")],
+)
+def test_the_dashboard_shows_what_every_terminal_draws_in_one_width(text: str, shown: str) -> None:
+    assert printable(text) == shown
 
 
 @given(ANY_TEXT)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Generic, TypeVar
 
-from neurontools.util.terminal import cell_width, escape_controls, split_clusters
+from neurontools.util.terminal import cell_width, escape_controls, split_clusters, with_certain_width
 from neurontools.util.units import short_count_text
 
 Run = tuple[str, str]
@@ -151,8 +151,11 @@ def cell(text: str, width: int, *, right: bool = False) -> str:
 
 
 def printable(text: str, longest: int = 400) -> str:
-    """Escapes control characters of untrusted text, such as a command or tag; cuts the text to `longest` characters."""
-    return escape_controls(text[:longest])
+    """Escapes control characters of untrusted text, such as a command or tag; cuts the text to `longest` characters.
+
+    Simplifies joined emoji: if the terminal drew them in another width, the rest of the row would move.
+    """
+    return with_certain_width(escape_controls(text[:longest]))
 
 
 def ascii_only(line: Line) -> Line:
