@@ -155,6 +155,7 @@ class ProfileRecorder:
 
     def finish(self, failure: str | None = None) -> None:
         self._ended.set()
+        self._living()  # this frees dead storages while the ring still records, so that events and blocks agree
         self._ring.stop(self)
         if self.failure is None:
             try:
@@ -250,11 +251,13 @@ class InMemoryProfile:
         self._began_ns = time.time_ns()
 
     def stop(self) -> Profile:
+        self._living()  # this frees dead storages while the ring still records, so that events and blocks agree
         self._ring.stop(self)
         return self._profile()
 
     def read_profile(self) -> Profile:
         """Returns a profile of the events so far, and goes on recording."""
+        self._living()  # this frees dead storages while the ring still records, so that events and blocks agree
         self._ring.drain()
         return self._profile()
 
