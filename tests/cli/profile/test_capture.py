@@ -274,13 +274,14 @@ def test_sums_of_a_profile_are_those_of_the_summary(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "out.json").read_text())
     found = json.loads(told("show", tmp_path / "made", "--json"))
     operators, ranks = found["operators"], found["ranks"]
-    assert sum(each["seconds"] for each in operators) == pytest.approx(summary["busy_seconds"], rel=0.01)
+    executed = sum(each["seconds"] for each in operators)
+    assert executed == pytest.approx(summary["busy_seconds"], rel=1e-6)
     assert sum(each["flop_total"] for each in operators) == found["flop_total"] == summary["flop_total"]
     assert [each["hbm_peak_bytes"] for each in ranks] == [each["hbm_peak_bytes"] for each in summary["ranks"]]
     assert sum(each["executions_total"] for each in ranks) == summary["executions_total"]
     assert [each["steps_total"] for each in ranks] == [15, 15]
     collectives = sum(each["seconds"] for each in found["collectives"])
-    assert collectives == pytest.approx(summary["collective_seconds"], rel=0.01)
+    assert summary["collective_seconds"] <= collectives <= executed, "an operator contains its collective"
     assert sum(each["count"] for each in found["collectives"]) == summary["collectives_total"]
     for rank in ranks:
         assert rank["peak"]["bytes"] == rank["hbm_peak_bytes"]
