@@ -371,7 +371,7 @@ def _examine_snapshot(path: str, latest: Snapshot) -> Iterator[CheckResult]:
 
 _PREFIXES = ("NEURON", "XLA_", "PJRT_", "TORCH_NEURON")
 _MOST_VARIABLES = 100
-_KNOWN_VARIABLES = (
+KNOWN_VARIABLES = (
     VISIBLE_CORES,
     NUM_CORES,
     LNC,
@@ -420,8 +420,8 @@ def relevant_variables(place: DoctorContext) -> list[tuple[str, str]]:
 
 def examine_variables(place: DoctorContext) -> Iterator[CheckResult]:
     for name, value in relevant_variables(place):
-        near = get_close_matches(name, _KNOWN_VARIABLES, n=1, cutoff=0.9)
-        if name not in _KNOWN_VARIABLES and near:
+        near = get_close_matches(name, KNOWN_VARIABLES, n=1, cutoff=0.9)
+        if name not in KNOWN_VARIABLES and near:
             yield _problem(f"{name} is set, but no program reads it", f"did you mean {near[0]}?")
         else:
             yield _ok(f"{name}={value[:200]}")

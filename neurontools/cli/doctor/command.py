@@ -82,7 +82,7 @@ def _write_bundle_if_confirmed(files: dict[str, str], given: dict[str, str]) -> 
     try:
         bundle.write_bundle(files, path)
     except OSError as error:
-        raise UserError(f"{shown}: {error.strerror}; give another file", EXIT_FAILURE) from error
+        raise UserError(f"{shown}: {error.strerror}; give the name of a new file", EXIT_FAILURE) from error
     write_text(f"{shown} is written; review it before you send it\n")
     return 0
 
