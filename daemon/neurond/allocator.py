@@ -77,6 +77,7 @@ class RuntimeReport:
     counted_since_seconds: float | None = None  # CLOCK_MONOTONIC time when counting began; None: not reported
     operators: tuple[model.OperatorTime, ...] = ()
     advice: tuple[model.ScriptAdvice, ...] = ()
+    served_models: tuple[model.ServedModel, ...] = ()
 
 
 @dataclass(slots=True)

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         TrainingCounters,
         TrainingRates,
     )
+    from neurontools.model.serving import ModelPlacement, ServedModel, ServedModelRates
     from neurontools.model.snapshot import (
         FaultState,
         InjectedFault,
@@ -90,6 +91,7 @@ __all__ = [
     "LatencyPercentiles",
     "LoadedModel",
     "LogicalNeuronCore",
+    "ModelPlacement",
     "NetworkInterface",
     "NeuronCore",
     "OperatorTime",
@@ -100,6 +102,8 @@ __all__ = [
     "RecentSteps",
     "ReportedHealth",
     "ScriptAdvice",
+    "ServedModel",
+    "ServedModelRates",
     "Severity",
     "Snapshot",
     "SourceKind",
@@ -122,6 +126,7 @@ if not TYPE_CHECKING:
         "snapshot",
         "device",
         "process",
+        "serving",
         "host",
         "execution",
         "finding",

@@ -77,7 +77,10 @@ class StatusCounters:
 
 @dataclass(frozen=True, slots=True)
 class LatencyPercentiles:
-    """Percentiles of the latencies in a `LatencyHistogram`, in seconds, rounded to its buckets."""
+    """Percentiles of the latencies in a `LatencyHistogram`, in seconds, rounded to its buckets.
+
+    neuron-monitor reports all of them except p90.
+    """
 
     p0_seconds: float
     p1_seconds: float
@@ -86,6 +89,7 @@ class LatencyPercentiles:
     p75_seconds: float
     p99_seconds: float
     p100_seconds: float
+    p90_seconds: float | None = None  # None: from a daemon of an older version
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ SMALLEST_LATENCY_SECONDS = 1e-6
 BUCKET_GROWTH = 1.01
 BUCKET_COUNT = 2784  # the last bucket ends above 10^6 seconds
 _PER_LOG = 1.0 / log(BUCKET_GROWTH)
-_PERCENTS = (0, 1, 25, 50, 75, 99, 100)
+_PERCENTS = (0, 1, 25, 50, 75, 90, 99, 100)
 
 
 def bucket_index(latency_seconds: float) -> int:
@@ -122,6 +126,28 @@ def bucket_seconds(index: int) -> float:
         return SMALLEST_LATENCY_SECONDS
     upper = SMALLEST_LATENCY_SECONDS * BUCKET_GROWTH**index
     return (upper + upper / BUCKET_GROWTH) / 2
+
+
+class LatencyCounts:
+    """Collects latencies into buckets and builds their `LatencyHistogram`. Not for several threads at once."""
+
+    __slots__ = ("_counts", "_sum_seconds")
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._sum_seconds = 0.0
+
+    def add(self, latency_seconds: float, bucket: int | None = None) -> int:
+        """Adds a latency and returns the index of its bucket. `bucket` is that index, if the caller knows it."""
+        index = bucket_index(latency_seconds) if bucket is None else bucket
+        self._counts[index] = self._counts.get(index, 0) + 1
+        self._sum_seconds += latency_seconds
+        return index
+
+    def histogram(self) -> LatencyHistogram:
+        """Returns the histogram of all latencies so far."""
+        indices = tuple(sorted(self._counts))
+        return LatencyHistogram(indices, tuple(self._counts[index] for index in indices), self._sum_seconds)
 
 
 def subtract_histograms(later: LatencyHistogram, earlier: LatencyHistogram) -> LatencyHistogram:
@@ -153,7 +179,8 @@ def latency_percentiles(histogram: LatencyHistogram) -> LatencyPercentiles | Non
         return None
     # Integer arithmetic, because floats are inexact for large counts.
     ranks = [max(1, -(-percent * total // 100)) for percent in _PERCENTS]
-    return LatencyPercentiles(*_values_at(histogram, ranks))
+    values = zip(_PERCENTS, _values_at(histogram, ranks), strict=True)
+    return LatencyPercentiles(**{f"p{percent}_seconds": seconds for percent, seconds in values})
 
 
 def _values_at(histogram: LatencyHistogram, ranks: list[int]) -> Iterator[float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from neurontools.model.device import DeviceMemory, HostMemory
 from neurontools.model.execution import ErrorCounters, ExecutionCounters, LatencyHistogram, LatencyPercentiles
 from neurontools.model.representation import repr_of_fields
+from neurontools.model.serving import ServedModel
 from neurontools.util.units import sum_known
 
 
@@ -102,6 +103,7 @@ class Process:
 
     operators: tuple[OperatorTime, ...] = ()  # longest total time first, unlisted operators last; empty if not reported
     advice: tuple[ScriptAdvice, ...] = ()  # advice on the training script, highest cost first
+    served_models: tuple[ServedModel, ...] = ()  # models that the process runs for requests; empty if not reported
     recent_steps: RecentSteps | None = None  # recent step times; None if there are too few, or waits are not reported
 
     __repr__ = repr_of_fields("pid", "user", "command", "neuroncore_indices", "device_indices")

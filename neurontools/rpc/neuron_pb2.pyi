@@ -1337,6 +1337,7 @@ class Report(google.protobuf.message.Message):
     MEASURED_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
     OPERATORS_FIELD_NUMBER: builtins.int
     ADVICE_FIELD_NUMBER: builtins.int
+    SERVED_MODELS_FIELD_NUMBER: builtins.int
     measured_at_seconds: builtins.float
     """Time of the measurement, CLOCK_MONOTONIC in seconds."""
     counted_since_seconds: builtins.float
@@ -1387,6 +1388,10 @@ class Report(google.protobuf.message.Message):
     def advice(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ScriptAdvice]:
         """Advice on the script, at most 4 pieces, whose texts have at most 400 characters."""
 
+    @property
+    def served_models(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ServedModel]:
+        """Models that the process runs for requests, at most 16."""
+
     def __init__(
         self,
         *,
@@ -1403,9 +1408,10 @@ class Report(google.protobuf.message.Message):
         measured_at_unix_seconds: builtins.float | None = ...,
         operators: collections.abc.Iterable[global___OperatorTime] | None = ...,
         advice: collections.abc.Iterable[global___ScriptAdvice] | None = ...,
+        served_models: collections.abc.Iterable[global___ServedModel] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_counted_since_seconds", b"_counted_since_seconds", "_measured_at_unix_seconds", b"_measured_at_unix_seconds", "counted_since_seconds", b"counted_since_seconds", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "measured_at_unix_seconds", b"measured_at_unix_seconds", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_counted_since_seconds", b"_counted_since_seconds", "_measured_at_unix_seconds", b"_measured_at_unix_seconds", "advice", b"advice", "cores", b"cores", "counted_since_seconds", b"counted_since_seconds", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "measured_at_unix_seconds", b"measured_at_unix_seconds", "models", b"models", "operators", b"operators", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_counted_since_seconds", b"_counted_since_seconds", "_measured_at_unix_seconds", b"_measured_at_unix_seconds", "advice", b"advice", "cores", b"cores", "counted_since_seconds", b"counted_since_seconds", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "measured_at_unix_seconds", b"measured_at_unix_seconds", "models", b"models", "operators", b"operators", "served_models", b"served_models", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_counted_since_seconds", b"_counted_since_seconds"]) -> typing.Literal["counted_since_seconds"] | None: ...
     @typing.overload
@@ -2782,6 +2788,7 @@ class Process(google.protobuf.message.Message):
     OPERATORS_FIELD_NUMBER: builtins.int
     ADVICE_FIELD_NUMBER: builtins.int
     RECENT_STEPS_FIELD_NUMBER: builtins.int
+    SERVED_MODELS_FIELD_NUMBER: builtins.int
     pid: builtins.int
     """PID in the PID namespace of the daemon."""
     uid: builtins.int
@@ -2904,6 +2911,10 @@ class Process(google.protobuf.message.Message):
     def recent_steps(self) -> global___RecentSteps:
         """Times of the latest steps; absent: there were too few steps, or the process does not report its collective wait."""
 
+    @property
+    def served_models(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ServedModel]:
+        """Models that the process runs for requests, in the order of their first use; empty: the process reports none."""
+
     def __init__(
         self,
         *,
@@ -2946,9 +2957,10 @@ class Process(google.protobuf.message.Message):
         operators: collections.abc.Iterable[global___OperatorTime] | None = ...,
         advice: collections.abc.Iterable[global___ScriptAdvice] | None = ...,
         recent_steps: global___RecentSteps | None = ...,
+        served_models: collections.abc.Iterable[global___ServedModel] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_counted_since_seconds", b"_counted_since_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "counted_since_seconds", b"counted_since_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "job", b"job", "measured_at_seconds", b"measured_at_seconds", "recent_steps", b"recent_steps", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_counted_since_seconds", b"_counted_since_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "advice", b"advice", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "command", b"command", "core_indices", b"core_indices", "core_work", b"core_work", "counted_since_seconds", b"counted_since_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "inferred_fields", b"inferred_fields", "job", b"job", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "operators", b"operators", "pid", b"pid", "recent_steps", b"recent_steps", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_counted_since_seconds", b"_counted_since_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "advice", b"advice", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "command", b"command", "core_indices", b"core_indices", "core_work", b"core_work", "counted_since_seconds", b"counted_since_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "inferred_fields", b"inferred_fields", "job", b"job", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "operators", b"operators", "pid", b"pid", "recent_steps", b"recent_steps", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "served_models", b"served_models", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds"]) -> typing.Literal["attached_at_unix_seconds"] | None: ...
     @typing.overload
@@ -2977,6 +2989,217 @@ class Process(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_vcpu_user_ratio", b"_vcpu_user_ratio"]) -> typing.Literal["vcpu_user_ratio"] | None: ...
 
 global___Process = Process
+
+@typing.final
+class ServedModel(google.protobuf.message.Message):
+    """A model that a process runs for requests, with counters since the process began to count. A call executes the model
+    once, on a batch. A request is a unit of work of the application; without application requests, each call is one.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    PLACEMENTS_FIELD_NUMBER: builtins.int
+    REQUESTS_TOTAL_FIELD_NUMBER: builtins.int
+    FAILED_REQUESTS_TOTAL_FIELD_NUMBER: builtins.int
+    CALLS_TOTAL_FIELD_NUMBER: builtins.int
+    SAMPLES_TOTAL_FIELD_NUMBER: builtins.int
+    HAS_APPLICATION_REQUESTS_FIELD_NUMBER: builtins.int
+    QUEUE_WAIT_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    QUEUE_DEPTH_FIELD_NUMBER: builtins.int
+    LAST_REQUEST_AT_SECONDS_FIELD_NUMBER: builtins.int
+    TOTAL_LATENCY_HISTOGRAM_FIELD_NUMBER: builtins.int
+    DEVICE_LATENCY_HISTOGRAM_FIELD_NUMBER: builtins.int
+    TOKENS_TOTAL_FIELD_NUMBER: builtins.int
+    FIRST_TOKEN_HISTOGRAM_FIELD_NUMBER: builtins.int
+    OUTPUT_TOKEN_HISTOGRAM_FIELD_NUMBER: builtins.int
+    RATES_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Name of the model, at most 128 characters, unique in the process."""
+    requests_total: builtins.int
+    """Requests that ended, including failed ones."""
+    failed_requests_total: builtins.int
+    """Requests that failed."""
+    calls_total: builtins.int
+    """Executions of the model."""
+    samples_total: builtins.int
+    """Sum of the batch sizes of all calls."""
+    has_application_requests: builtins.bool
+    """Whether the application reports its requests; false: the requests are the calls."""
+    queue_wait_seconds_total: builtins.float
+    """Sum of the waits of all requests before their execution, seconds."""
+    queue_depth: builtins.int
+    """Requests that wait now; absent: not reported."""
+    last_request_at_seconds: builtins.float
+    """End of the last request, CLOCK_MONOTONIC in seconds; absent: no request yet."""
+    tokens_total: builtins.int
+    """Generated tokens; absent: the model reports no tokens."""
+    @property
+    def placements(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ModelPlacement]:
+        """Placements on cores, by core, at most 256; empty: the model is unloaded, or its cores are unknown."""
+
+    @property
+    def total_latency_histogram(self) -> global___LatencyHistogram:
+        """Latencies of completed requests, from arrival to answer."""
+
+    @property
+    def device_latency_histogram(self) -> global___LatencyHistogram:
+        """Latencies of calls on the device alone."""
+
+    @property
+    def first_token_histogram(self) -> global___LatencyHistogram:
+        """Times from a request to its first token."""
+
+    @property
+    def output_token_histogram(self) -> global___LatencyHistogram:
+        """Mean times of each output token after the first, one value for each request."""
+
+    @property
+    def rates(self) -> global___ServedModelRates:
+        """Rates in the last seconds; absent: unknown. Ignored in a Report."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        placements: collections.abc.Iterable[global___ModelPlacement] | None = ...,
+        requests_total: builtins.int = ...,
+        failed_requests_total: builtins.int = ...,
+        calls_total: builtins.int = ...,
+        samples_total: builtins.int = ...,
+        has_application_requests: builtins.bool = ...,
+        queue_wait_seconds_total: builtins.float = ...,
+        queue_depth: builtins.int | None = ...,
+        last_request_at_seconds: builtins.float | None = ...,
+        total_latency_histogram: global___LatencyHistogram | None = ...,
+        device_latency_histogram: global___LatencyHistogram | None = ...,
+        tokens_total: builtins.int | None = ...,
+        first_token_histogram: global___LatencyHistogram | None = ...,
+        output_token_histogram: global___LatencyHistogram | None = ...,
+        rates: global___ServedModelRates | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_last_request_at_seconds", b"_last_request_at_seconds", "_queue_depth", b"_queue_depth", "_tokens_total", b"_tokens_total", "device_latency_histogram", b"device_latency_histogram", "first_token_histogram", b"first_token_histogram", "last_request_at_seconds", b"last_request_at_seconds", "output_token_histogram", b"output_token_histogram", "queue_depth", b"queue_depth", "rates", b"rates", "tokens_total", b"tokens_total", "total_latency_histogram", b"total_latency_histogram"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_last_request_at_seconds", b"_last_request_at_seconds", "_queue_depth", b"_queue_depth", "_tokens_total", b"_tokens_total", "calls_total", b"calls_total", "device_latency_histogram", b"device_latency_histogram", "failed_requests_total", b"failed_requests_total", "first_token_histogram", b"first_token_histogram", "has_application_requests", b"has_application_requests", "last_request_at_seconds", b"last_request_at_seconds", "name", b"name", "output_token_histogram", b"output_token_histogram", "placements", b"placements", "queue_depth", b"queue_depth", "queue_wait_seconds_total", b"queue_wait_seconds_total", "rates", b"rates", "requests_total", b"requests_total", "samples_total", b"samples_total", "tokens_total", b"tokens_total", "total_latency_histogram", b"total_latency_histogram"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_last_request_at_seconds", b"_last_request_at_seconds"]) -> typing.Literal["last_request_at_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_queue_depth", b"_queue_depth"]) -> typing.Literal["queue_depth"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_tokens_total", b"_tokens_total"]) -> typing.Literal["tokens_total"] | None: ...
+
+global___ServedModel = ServedModel
+
+@typing.final
+class ModelPlacement(google.protobuf.message.Message):
+    """A served model, or its part, on one logical core. A model that was loaded twice has two placements."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NEURONCORE_INDEX_FIELD_NUMBER: builtins.int
+    LOAD_SECONDS_FIELD_NUMBER: builtins.int
+    DEVICE_MEMORY_BYTES_FIELD_NUMBER: builtins.int
+    WEIGHTS_BYTES_FIELD_NUMBER: builtins.int
+    WEIGHTS_ID_FIELD_NUMBER: builtins.int
+    neuroncore_index: builtins.int
+    """Logical core on the host, under the LNC of the process. In a Report: the process-local index."""
+    load_seconds: builtins.float
+    """Duration of loading, including the copy of the weights to the device, seconds."""
+    device_memory_bytes: builtins.int
+    """Device memory of the weights and the code, bytes."""
+    weights_bytes: builtins.int
+    """Device memory of the weights, bytes."""
+    weights_id: builtins.str
+    """Identifies the weights: equal weights have the same id, at most 64 characters."""
+    def __init__(
+        self,
+        *,
+        neuroncore_index: builtins.int = ...,
+        load_seconds: builtins.float | None = ...,
+        device_memory_bytes: builtins.int | None = ...,
+        weights_bytes: builtins.int | None = ...,
+        weights_id: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_device_memory_bytes", b"_device_memory_bytes", "_load_seconds", b"_load_seconds", "_weights_bytes", b"_weights_bytes", "_weights_id", b"_weights_id", "device_memory_bytes", b"device_memory_bytes", "load_seconds", b"load_seconds", "weights_bytes", b"weights_bytes", "weights_id", b"weights_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_device_memory_bytes", b"_device_memory_bytes", "_load_seconds", b"_load_seconds", "_weights_bytes", b"_weights_bytes", "_weights_id", b"_weights_id", "device_memory_bytes", b"device_memory_bytes", "load_seconds", b"load_seconds", "neuroncore_index", b"neuroncore_index", "weights_bytes", b"weights_bytes", "weights_id", b"weights_id"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_device_memory_bytes", b"_device_memory_bytes"]) -> typing.Literal["device_memory_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_load_seconds", b"_load_seconds"]) -> typing.Literal["load_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_weights_bytes", b"_weights_bytes"]) -> typing.Literal["weights_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_weights_id", b"_weights_id"]) -> typing.Literal["weights_id"] | None: ...
+
+global___ModelPlacement = ModelPlacement
+
+@typing.final
+class ServedModelRates(google.protobuf.message.Message):
+    """Rates and latencies of a served model in the last seconds. An absent value is unknown, or nothing ended."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUESTS_PER_SECOND_FIELD_NUMBER: builtins.int
+    CALLS_PER_SECOND_FIELD_NUMBER: builtins.int
+    BATCH_SIZE_FIELD_NUMBER: builtins.int
+    QUEUE_WAIT_SECONDS_FIELD_NUMBER: builtins.int
+    TOTAL_LATENCY_FIELD_NUMBER: builtins.int
+    DEVICE_LATENCY_FIELD_NUMBER: builtins.int
+    TOKENS_PER_SECOND_FIELD_NUMBER: builtins.int
+    TIME_TO_FIRST_TOKEN_FIELD_NUMBER: builtins.int
+    TIME_PER_OUTPUT_TOKEN_FIELD_NUMBER: builtins.int
+    requests_per_second: builtins.float
+    """Requests that ended per second."""
+    calls_per_second: builtins.float
+    """Executions of the model per second."""
+    batch_size: builtins.float
+    """Mean number of samples in a call."""
+    queue_wait_seconds: builtins.float
+    """Mean wait of a request before its execution, seconds."""
+    tokens_per_second: builtins.float
+    """Generated tokens per second."""
+    @property
+    def total_latency(self) -> global___LatencyPercentiles:
+        """Latencies of completed requests, from arrival to answer."""
+
+    @property
+    def device_latency(self) -> global___LatencyPercentiles:
+        """Latencies of calls on the device alone."""
+
+    @property
+    def time_to_first_token(self) -> global___LatencyPercentiles:
+        """Times from a request to its first token."""
+
+    @property
+    def time_per_output_token(self) -> global___LatencyPercentiles:
+        """Mean times of each output token after the first."""
+
+    def __init__(
+        self,
+        *,
+        requests_per_second: builtins.float | None = ...,
+        calls_per_second: builtins.float | None = ...,
+        batch_size: builtins.float | None = ...,
+        queue_wait_seconds: builtins.float | None = ...,
+        total_latency: global___LatencyPercentiles | None = ...,
+        device_latency: global___LatencyPercentiles | None = ...,
+        tokens_per_second: builtins.float | None = ...,
+        time_to_first_token: global___LatencyPercentiles | None = ...,
+        time_per_output_token: global___LatencyPercentiles | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_batch_size", b"_batch_size", "_calls_per_second", b"_calls_per_second", "_queue_wait_seconds", b"_queue_wait_seconds", "_requests_per_second", b"_requests_per_second", "_tokens_per_second", b"_tokens_per_second", "batch_size", b"batch_size", "calls_per_second", b"calls_per_second", "device_latency", b"device_latency", "queue_wait_seconds", b"queue_wait_seconds", "requests_per_second", b"requests_per_second", "time_per_output_token", b"time_per_output_token", "time_to_first_token", b"time_to_first_token", "tokens_per_second", b"tokens_per_second", "total_latency", b"total_latency"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_batch_size", b"_batch_size", "_calls_per_second", b"_calls_per_second", "_queue_wait_seconds", b"_queue_wait_seconds", "_requests_per_second", b"_requests_per_second", "_tokens_per_second", b"_tokens_per_second", "batch_size", b"batch_size", "calls_per_second", b"calls_per_second", "device_latency", b"device_latency", "queue_wait_seconds", b"queue_wait_seconds", "requests_per_second", b"requests_per_second", "time_per_output_token", b"time_per_output_token", "time_to_first_token", b"time_to_first_token", "tokens_per_second", b"tokens_per_second", "total_latency", b"total_latency"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_batch_size", b"_batch_size"]) -> typing.Literal["batch_size"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_calls_per_second", b"_calls_per_second"]) -> typing.Literal["calls_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_queue_wait_seconds", b"_queue_wait_seconds"]) -> typing.Literal["queue_wait_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_requests_per_second", b"_requests_per_second"]) -> typing.Literal["requests_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_tokens_per_second", b"_tokens_per_second"]) -> typing.Literal["tokens_per_second"] | None: ...
+
+global___ServedModelRates = ServedModelRates
 
 @typing.final
 class RecentSteps(google.protobuf.message.Message):
@@ -3669,6 +3892,7 @@ class LatencyPercentiles(google.protobuf.message.Message):
     P75_SECONDS_FIELD_NUMBER: builtins.int
     P99_SECONDS_FIELD_NUMBER: builtins.int
     P100_SECONDS_FIELD_NUMBER: builtins.int
+    P90_SECONDS_FIELD_NUMBER: builtins.int
     p0_seconds: builtins.float
     """Shortest latency."""
     p1_seconds: builtins.float
@@ -3683,6 +3907,8 @@ class LatencyPercentiles(google.protobuf.message.Message):
     """99th percentile."""
     p100_seconds: builtins.float
     """Longest latency."""
+    p90_seconds: builtins.float
+    """90th percentile; absent: from an older daemon."""
     def __init__(
         self,
         *,
@@ -3693,8 +3919,11 @@ class LatencyPercentiles(google.protobuf.message.Message):
         p75_seconds: builtins.float = ...,
         p99_seconds: builtins.float = ...,
         p100_seconds: builtins.float = ...,
+        p90_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["p0_seconds", b"p0_seconds", "p100_seconds", b"p100_seconds", "p1_seconds", b"p1_seconds", "p25_seconds", b"p25_seconds", "p50_seconds", b"p50_seconds", "p75_seconds", b"p75_seconds", "p99_seconds", b"p99_seconds"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_p90_seconds", b"_p90_seconds", "p90_seconds", b"p90_seconds"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_p90_seconds", b"_p90_seconds", "p0_seconds", b"p0_seconds", "p100_seconds", b"p100_seconds", "p1_seconds", b"p1_seconds", "p25_seconds", b"p25_seconds", "p50_seconds", b"p50_seconds", "p75_seconds", b"p75_seconds", "p90_seconds", b"p90_seconds", "p99_seconds", b"p99_seconds"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_p90_seconds", b"_p90_seconds"]) -> typing.Literal["p90_seconds"] | None: ...
 
 global___LatencyPercentiles = LatencyPercentiles
 

@@ -19,3 +19,6 @@ LONGEST_COLLECTIVE = 32
 MOST_ADVICE = 4
 LONGEST_ADVICE = 400  # characters of each text
 MOST_SUBGRAPHS = 1024  # subgraphs of all models together: enough for eight models on 128 cores
+MOST_SERVED_MODELS = 16
+LONGEST_SERVED_MODEL = 128  # characters of the name
+MOST_PLACEMENTS = 256  # placements of one served model: two on each of 128 cores

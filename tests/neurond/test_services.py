@@ -404,6 +404,10 @@ def histogram(indices: list[int], counts: list[int], sum_seconds: float = 0.0) -
     return {"total_latency_histogram": message}
 
 
+def served(**fields: Any) -> dict[str, Any]:
+    return {"served_models": [pb.ServedModel(name="a", **fields)]}
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
@@ -462,6 +466,21 @@ def histogram(indices: list[int], counts: list[int], sum_seconds: float = 0.0) -
         ({"operators": [pb.OperatorTime(name="a")] * 2}, "a kind of operators is reported twice"),
         ({"advice": [pb.ScriptAdvice()] * 5}, "more than 4 pieces of advice"),
         ({"advice": [pb.ScriptAdvice(place="a" * 401)]}, "advice has a text of more than 400 characters"),
+        ({"served_models": [pb.ServedModel(name=str(n)) for n in range(17)]}, "more than 16 served models"),
+        ({"served_models": [pb.ServedModel(name="a")] * 2}, "two served models have the same name"),
+        ({"served_models": [pb.ServedModel(name="a\x1b")]}, "1 to 128 printable characters"),
+        (served(placements=[pb.ModelPlacement()] * 257), "more than 256 placements"),
+        (served(placements=[pb.ModelPlacement(neuroncore_index=9)]), "lies on core 9, the process holds"),
+        (served(placements=[pb.ModelPlacement(weights_id="a" * 65)]), "a weights_id that is no text of at most 64"),
+        (served(placements=[pb.ModelPlacement(load_seconds=-1.0)]), "load_seconds is not a time"),
+        (served(placements=[pb.ModelPlacement(weights_bytes=2**63)]), "weights_bytes is out of range"),
+        (served(requests_total=2**63), "requests_total is out of range"),
+        (served(queue_wait_seconds_total=float("inf")), "queue_wait_seconds_total is not a time"),
+        (served(last_request_at_seconds=1e11), "last_request_at_seconds is later than measured_at_seconds"),
+        (
+            served(first_token_histogram=pb.LatencyHistogram(bucket_indices=[2784], bucket_counts=[1])),
+            "first_token_histogram: bucket 2784",
+        ),
         (histogram([3], [1], float("nan")), "total_latency_histogram sum_seconds is not a time"),
     ],
 )

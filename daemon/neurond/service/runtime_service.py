@@ -38,9 +38,12 @@ from neurontools.rpc.report_limits import (
     LONGEST_ADVICE,
     LONGEST_COLLECTIVE,
     LONGEST_OPERATOR_NAME,
+    LONGEST_SERVED_MODEL,
     MOST_ADVICE,
     MOST_MODELS,
     MOST_OPERATORS,
+    MOST_PLACEMENTS,
+    MOST_SERVED_MODELS,
     MOST_SUBGRAPHS,
 )
 from neurontools.util.rate_limited_log import RateLimitedLogger
@@ -195,6 +198,7 @@ def read_report(
         counted_since_seconds=_counted_since(message, measured_at_seconds),
         operators=_operators(message.operators),
         advice=_advice(message.advice),
+        served_models=_served_models(message.served_models, core_count, measured_at_seconds),
     )
 
 
@@ -317,6 +321,50 @@ def _advice(messages: Sequence[neuron_pb2.ScriptAdvice]) -> tuple[model.ScriptAd
         if any(len(getattr(message, name)) > LONGEST_ADVICE for name in model.ScriptAdvice.__slots__):
             raise InvalidReport(f"advice has a text of more than {LONGEST_ADVICE} characters")
     return tuple(from_message(model.ScriptAdvice, message) for message in messages)
+
+
+_LONGEST_WEIGHTS_ID = 64  # characters
+
+
+def _served_models(
+    messages: Sequence[neuron_pb2.ServedModel], core_count: int, measured_at_seconds: float
+) -> tuple[model.ServedModel, ...]:
+    if len(messages) > MOST_SERVED_MODELS:
+        raise InvalidReport(f"more than {MOST_SERVED_MODELS} served models")
+    found = tuple(_served_model(message, core_count, measured_at_seconds) for message in messages)
+    if len({served.name for served in found}) != len(found):
+        raise InvalidReport("two served models have the same name")
+    return found
+
+
+def _served_model(message: neuron_pb2.ServedModel, core_count: int, measured_at_seconds: float) -> model.ServedModel:
+    where = "a served model"
+    if not 1 <= len(message.name) <= LONGEST_SERVED_MODEL or not message.name.isprintable():
+        raise InvalidReport(f"{where} has a name that is not 1 to {LONGEST_SERVED_MODEL} printable characters")
+    if len(message.placements) > MOST_PLACEMENTS:
+        raise InvalidReport(f"{where} has more than {MOST_PLACEMENTS} placements")
+    for placement in message.placements:
+        if placement.neuroncore_index >= core_count:
+            raise InvalidReport(f"{where} lies on core {placement.neuroncore_index}, the process holds {core_count}")
+        if len(placement.weights_id) > _LONGEST_WEIGHTS_ID or not placement.weights_id.isprintable():
+            raise InvalidReport(f"{where} has a weights_id that is no text of at most {_LONGEST_WEIGHTS_ID} characters")
+        _seconds(placement.load_seconds, f"{where} load_seconds")
+        _count(placement.device_memory_bytes, f"{where} device_memory_bytes")
+        _count(placement.weights_bytes, f"{where} weights_bytes")
+    for name in "requests_total", "failed_requests_total", "calls_total", "samples_total", "tokens_total":
+        _count(getattr(message, name), f"{where} {name}")
+    for name in "queue_wait_seconds_total", "last_request_at_seconds":
+        _seconds(getattr(message, name), f"{where} {name}")
+    if message.last_request_at_seconds > measured_at_seconds + _CLOCK_SLACK_SECONDS:
+        raise InvalidReport(
+            f"{where} last_request_at_seconds is later than measured_at_seconds; both are CLOCK_MONOTONIC"
+        )
+    for name in _SERVED_HISTOGRAMS:
+        _histogram(getattr(message, name), f"{where} {name}")
+    return replace(from_message(model.ServedModel, message), rates=None)
+
+
+_SERVED_HISTOGRAMS = tuple(name for name in model.ServedModel.__slots__ if name.endswith("_histogram"))
 
 
 def _checked_counts(part: Any, name: str) -> Any:

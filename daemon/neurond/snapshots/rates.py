@@ -16,6 +16,8 @@ from neurontools.model import (
     NeuronCore,
     Process,
     RecentSteps,
+    ServedModel,
+    ServedModelRates,
     Snapshot,
     TrainingCounters,
     TrainingRates,
@@ -32,6 +34,7 @@ class RateCalculator:
         self._before: Snapshot | None = None
         self._processes: dict[int, Process] = {}
         self._shares = RecentShares()
+        self._serving = RecentServing()
         self._steps = RecentStepsByProcess()
         # Processes as of the last reading of their vCPU times, with the time of that reading, by PID.
         self._measured: dict[int, tuple[float, Process]] = {}
@@ -49,7 +52,7 @@ class RateCalculator:
         derived = replace(snapshot, cores=cores, processes=processes)
         self._before = derived
         self._processes = {process.pid: process for process in processes}
-        tables: tuple[dict[int, Any], ...] = self._shares.past, self._steps.past, self._measured
+        tables: tuple[dict[int, Any], ...] = self._shares.past, self._serving.past, self._steps.past, self._measured
         for table in tables:
             for ended_pid in table.keys() - self._processes.keys():
                 del table[ended_pid]
@@ -63,6 +66,7 @@ class RateCalculator:
         values = self._vcpu_ratios(now, before, snapshot, processes_read)
         values |= _execution_rates(now, before)
         values |= self._shares.derive(now)
+        values |= self._serving.derive(now)
         if (steps := self._steps.derive(now)) is not None:
             values["recent_steps"] = steps
         return replace(now, **values) if values else now  # type: ignore[arg-type]
@@ -222,6 +226,60 @@ class RecentShares:
                 for model in now.models
             ),
         }
+
+
+class RecentServing:
+    """Computes the rates and latencies of each process's served models from its reports of the last 10 s."""
+
+    def __init__(self) -> None:
+        self.past: dict[int, deque[Process]] = {}
+
+    def derive(self, now: Process) -> dict[str, object]:
+        """Returns `served_models` of a process with their rates; {} if it serves none, or has not reported lately."""
+        measured_at = now.measured_at_seconds
+        if measured_at is None or not now.served_models:
+            return {}
+        past = self.past.setdefault(now.pid, deque())
+        if past and not counters_continue(past[-1], now):
+            past.clear()
+        if not past or (past[-1].measured_at_seconds or 0.0) < measured_at:
+            past.append(now)
+        while len(past) > 2 and (past[1].measured_at_seconds or 0.0) <= measured_at - _WINDOW_SECONDS:
+            past.popleft()
+        seconds = measured_at - (past[0].measured_at_seconds or 0.0)
+        if seconds <= 0 or not now.reporting:
+            return {}
+        before = {served.name: served for served in past[0].served_models}
+        return {
+            "served_models": tuple(
+                replace(served, rates=served_rates(before.get(served.name, ServedModel(served.name)), served, seconds))
+                for served in now.served_models
+            )
+        }
+
+
+def served_rates(before: ServedModel, now: ServedModel, seconds: float) -> ServedModelRates:
+    """Returns the rates of a served model between two reports that are `seconds` apart."""
+    if before.requests_total and before.has_application_requests != now.has_application_requests:
+        before = replace(
+            now, requests_total=0, queue_wait_seconds_total=0.0, total_latency_histogram=LatencyHistogram()
+        )
+    calls = now.calls_total - before.calls_total
+    requests = now.requests_total - before.requests_total
+    waited_seconds = now.queue_wait_seconds_total - before.queue_wait_seconds_total
+    return ServedModelRates(
+        requests_per_second=_rate(before.requests_total, now.requests_total, seconds),
+        calls_per_second=_rate(before.calls_total, now.calls_total, seconds),
+        batch_size=(now.samples_total - before.samples_total) / calls if calls > 0 else None,
+        queue_wait_seconds=max(0.0, waited_seconds) / requests if requests > 0 else None,
+        total_latency=_percentiles(before.total_latency_histogram, now.total_latency_histogram),
+        device_latency=_percentiles(before.device_latency_histogram, now.device_latency_histogram),
+        tokens_per_second=None
+        if now.tokens_total is None
+        else _rate(before.tokens_total or 0, now.tokens_total, seconds),
+        time_to_first_token=_percentiles(before.first_token_histogram, now.first_token_histogram),
+        time_per_output_token=_percentiles(before.output_token_histogram, now.output_token_histogram),
+    )
 
 
 LEAST_STEPS = 6

@@ -18,7 +18,7 @@ from neurond.system.host_metrics import HostReader
 from neurond.system.processes import JobReader, ProcessFacts, ProcessTable
 from neurontools.driver.environment import Roots
 from neurontools.driver.processes import OwnUsage
-from neurontools.model import CoreWork, Host, LoadedModel, NeuronCore, Process, Snapshot, SourceKind
+from neurontools.model import CoreWork, Host, LoadedModel, NeuronCore, Process, ServedModel, Snapshot, SourceKind
 from neurontools.util.version import __version__
 
 _MOST_ENDED = 256
@@ -263,6 +263,7 @@ def build_process(
         training=report.training,
         operators=report.operators,
         advice=report.advice,
+        served_models=tuple(_to_host_placements(served, lease.first) for served in report.served_models),
         counted_since_seconds=report.counted_since_seconds,
         core_work=_work(lease) if report.counted_since_seconds is not None else (),
         measured_at_seconds=report.measured_at_seconds,
@@ -279,6 +280,14 @@ def _work(lease: CoreLease) -> tuple[CoreWork, ...]:
 
 
 _NOTHING = CoreReport()
+
+
+def _to_host_placements(served: ServedModel, first_core: int) -> ServedModel:
+    """Converts the core indices of a served model from the process's numbering to the host's."""
+    if not served.placements or not first_core:
+        return served
+    placements = (replace(each, neuroncore_index=first_core + each.neuroncore_index) for each in served.placements)
+    return replace(served, placements=tuple(placements))
 
 
 def _to_host_indices(loaded: LoadedModel, lease: CoreLease, shape: HostShape) -> LoadedModel:

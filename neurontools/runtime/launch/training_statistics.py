@@ -14,6 +14,7 @@ from neurontools.model import TrainingCounters
 from neurontools.runtime.counting.steps import WARM_UP_STEPS, step_clock, step_hooks, steps
 from neurontools.runtime.execution.executor import Executor
 from neurontools.runtime.operators.layout import layouts
+from neurontools.runtime.reporting.inference_log import inference_log
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.reporting.training_report import training_log
 from neurontools.runtime.tensors.buffers import MEMORY_FIELDS, Category, buffers
@@ -31,6 +32,7 @@ def collect_counters(executor: Executor, reporter: Reporter) -> None:
             if category is not Category.MODEL_CODE:
                 reporter.set_memory(core.local_index, counter, levels[category])
     reporter.set_training(training_counters(), executor.operators())
+    reporter.set_served_models(inference_log.read())
 
 
 def training_counters() -> TrainingCounters:

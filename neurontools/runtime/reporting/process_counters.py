@@ -12,8 +12,8 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Literal
 
-from neurontools.model import DeviceMemory, HostMemory, OperatorTime, ScriptAdvice, TrainingCounters
-from neurontools.model.execution import bucket_index
+from neurontools.model import DeviceMemory, HostMemory, OperatorTime, ScriptAdvice, ServedModel, TrainingCounters
+from neurontools.model.execution import LatencyCounts
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
 from neurontools.rpc.report_limits import (
@@ -21,6 +21,7 @@ from neurontools.rpc.report_limits import (
     LONGEST_OPERATOR_NAME,
     MOST_ADVICE,
     MOST_MODELS,
+    MOST_SERVED_MODELS,
     MOST_SUBGRAPHS,
 )
 
@@ -129,24 +130,6 @@ class _ModelCounters:
     ended_reported: int = 0
 
 
-@dataclass(slots=True)
-class _LatencyHistogram:
-    """A latency histogram that stores only the buckets with samples."""
-
-    counts: dict[int, int] = field(default_factory=dict)
-    sum_seconds: float = 0.0
-
-    def add(self, bucket: int, latency_seconds: float) -> None:
-        self.counts[bucket] = self.counts.get(bucket, 0) + 1
-        self.sum_seconds += latency_seconds
-
-    def fill(self, message: neuron_pb2.LatencyHistogram) -> None:
-        for index in sorted(self.counts):
-            message.bucket_indices.append(index)
-            message.bucket_counts.append(self.counts[index])
-        message.sum_seconds = self.sum_seconds
-
-
 class ProcessCounters:
     """The counters and memory levels of one process. `core_count` is None until the daemon has sent it.
 
@@ -165,8 +148,9 @@ class ProcessCounters:
         self._training: TrainingCounters | None = None
         self._operators: tuple[OperatorTime, ...] = ()
         self._advice: tuple[ScriptAdvice, ...] = ()
-        self._total_latencies = _LatencyHistogram()
-        self._device_latencies = _LatencyHistogram()
+        self._served_models: tuple[ServedModel, ...] = ()
+        self._total_latencies = LatencyCounts()
+        self._device_latencies = LatencyCounts()
 
     def add_model(
         self,
@@ -230,9 +214,8 @@ class ProcessCounters:
         core.last_execution_seconds = ended_seconds
         self._outcomes[field_name] += 1
         if field_name in _WITH_LATENCY:
-            bucket = bucket_index(device_seconds)
-            self._device_latencies.add(bucket, device_seconds)
-            self._total_latencies.add(bucket_index(total_seconds) if queued_seconds else bucket, total_seconds)
+            bucket = self._device_latencies.add(device_seconds)
+            self._total_latencies.add(total_seconds, None if queued_seconds else bucket)
         if model is not None:
             model.executions += 1
             model.busy_seconds += device_seconds
@@ -271,6 +254,10 @@ class ProcessCounters:
             for each in advice[:MOST_ADVICE]
         )
 
+    def set_served_models(self, served_models: Sequence[ServedModel]) -> None:
+        """Sets the counters of the models that the process serves. Keeps the first MOST_SERVED_MODELS."""
+        self._served_models = tuple(served_models[:MOST_SERVED_MODELS])
+
     def add_error(self, kind: ErrorKind) -> None:
         """Counts an error of this kind."""
         self._errors[f"{ErrorKind(kind).value}_total"] += 1
@@ -299,8 +286,9 @@ class ProcessCounters:
             report.training.CopyFrom(to_message(self._training))
         report.operators.extend(map(to_message, self._operators))
         report.advice.extend(map(to_message, self._advice))
-        self._total_latencies.fill(report.total_latency_histogram)
-        self._device_latencies.fill(report.device_latency_histogram)
+        report.served_models.extend(map(to_message, self._served_models))
+        report.total_latency_histogram.CopyFrom(to_message(self._total_latencies.histogram()))
+        report.device_latency_histogram.CopyFrom(to_message(self._device_latencies.histogram()))
         return report
 
     def mark_delivered(self) -> None:

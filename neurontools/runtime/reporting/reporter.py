@@ -11,7 +11,7 @@ from threading import Lock, RLock, Thread
 
 from neurontools.driver.environment import PROCESS_TAG
 from neurontools.driver.neuron_runtime import CoreRequest
-from neurontools.model import DeviceMemory, HostMemory, OperatorTime, ScriptAdvice, TrainingCounters
+from neurontools.model import DeviceMemory, HostMemory, OperatorTime, ScriptAdvice, ServedModel, TrainingCounters
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.socket_path import candidate_sockets, configured_socket, validate_socket_path
@@ -212,6 +212,10 @@ class Reporter:
     def set_advice(self, advice: Sequence[ScriptAdvice]) -> None:
         """Sets the advice for the script, largest effect first."""
         self._queue.append(self._counters.set_advice, advice)
+
+    def set_served_models(self, served_models: Sequence[ServedModel]) -> None:
+        """Sets the counters of the models that this process serves."""
+        self._queue.append(self._counters.set_served_models, served_models)
 
     def before_reports(self, collect: Callable[[Reporter], None]) -> None:
         """Calls `collect` before each report from now on, in the reporter's thread, to set levels and counters."""
