@@ -31,6 +31,8 @@ def host_alias(tensor: Tensor) -> Tensor:
 def host_value(tensor: Tensor) -> Tensor:
     """Executes the pending graph. Returns a device tensor's value as a CPU tensor of the dtype that the script sees."""
     with buffers.lock:
+        if device.recording is not None:
+            device.recording.before_read(tensor)
         device.flush(device.core_of(tensor), "Read")
         value = host_alias(tensor)
         return value if value.dtype is tensor.dtype else value.to(tensor.dtype)
@@ -104,6 +106,8 @@ def run_eager(
         tensors = [t for t in _tensors([arguments, *keywords.values()]) if not t.is_cpu]
         if core is None:
             core = device.core_of(tensors[0]) if tensors else device.current
+        if device.recording is not None:
+            device.recording.before_eager(operator.name, tensors, writes=bool(operator.writes))
         for tensor in tensors:
             device.flush(device.core_of(tensor), "Fallback")
         # Under XLA_USE_BF16, the host computes in the dtype that the script sees, and then copies changed values back.
@@ -152,6 +156,8 @@ def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any
     with buffers.lock:
         targets = {name: keywords[name] for name in operator.out_names if name in keywords}
         core = device.core_of(next(iter(targets.values())))
+        if device.recording is not None:
+            device.recording.before_eager(operator.name, list(targets.values()), writes=True)
         device.flush(core, "Resize")
         fresh = {name: torch.empty(0, dtype=target.dtype, device="cpu") for name, target in targets.items()}
 

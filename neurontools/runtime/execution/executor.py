@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -62,6 +62,15 @@ RECENT_MODELS = "NEURON_NUM_RECENT_MODELS_TO_KEEP"
 _TOUCH_EVERY = 64  # a replayed program refreshes its LRU cache entry once per this many executions
 
 
+class ExecutionTimes(NamedTuple):
+    """Moments of one execution, in seconds of perf_counter: queued, taken from the queue, begun and ended."""
+
+    queued: float
+    queued_until: float
+    begun: float
+    ended: float
+
+
 class Executor:
     """Executes graphs and holds the loaded programs of all cores.
 
@@ -75,7 +84,7 @@ class Executor:
         self.environment = environment
         recent = environment.get(RECENT_MODELS, "")
         capacity = (int(recent) if recent.isdigit() else 0) or DEFAULT_PROGRAMS
-        self.programs: LRUCache[tuple[Any, ...], LoadedProgram] = LRUCache(capacity, self._unload)
+        self.programs: LRUCache[tuple[Any, ...], LoadedProgram] = LRUCache(capacity, self.unload)
         self.extracted: LRUCache[tuple[Any, ...], CompiledGraph] = LRUCache(capacity)
         self.loaded: dict[int, dict[int, LoadedProgram]] = {}
         self._work_unloaded = ExecutionWork()
@@ -207,9 +216,7 @@ class Executor:
             if part is not None:
                 step_clock.close(part, now)
             memory.free(Category.TENSORS, output_bytes)
-            core.statistics.failed_executions_total += 1
-            if started is not None:
-                self.monitor.end(started, 0, nrt_status_of(error), queued_until - queued, now)
+            self.count_failure(core, started, error, queued_until - queued, now)
             if entry is not None:
                 ring.record_failure(entry)
             raise
@@ -230,22 +237,39 @@ class Executor:
             ring.record_output_allocations(entry, index, [graph_buffers[n].address for n in compiled.outputs])
             ring.record_execution(entry, index, loaded.flops, int(queued * 1e9), times)
         _forget(listed)
-        loaded.executions += 1
         steady_state.executed(loaded.work)
-        samples.seconds += (seconds := ended - begun)
+        self.count_success(core, loaded, started, ExecutionTimes(queued, queued_until, begun, ended), has_nan=bad)
+
+    def count_failure(
+        self, core: Core, started: Any, error: BaseException, queued_seconds: float, at_seconds: float
+    ) -> None:
+        """Counts an execution that failed at `at_seconds`. `started` is from `monitor.begin`, or None before it."""
+        core.statistics.failed_executions_total += 1
+        if started is not None:
+            self.monitor.end(started, 0, nrt_status_of(error), queued_seconds, at_seconds)
+
+    def count_success(
+        self, core: Core, loaded: LoadedProgram, started: Any, times: ExecutionTimes, *, has_nan: bool
+    ) -> None:
+        """Counts a completed execution and reports its end.
+
+        Raises ExecutionFailed after NaN if NEURON_FAIL_ON_NAN is set.
+        """
+        loaded.executions += 1
+        loaded.samples.seconds += (seconds := times.ended - times.begun)
         statistics = core.statistics
         statistics.executions_total += 1
         statistics.busy_seconds += seconds
         statistics.flops_total += loaded.flops
         metrics.add_duration("ExecuteTime", seconds)
-        metrics.add_duration("ExecuteLatency", ended - queued)
+        metrics.add_duration("ExecuteLatency", times.ended - times.queued)
         metrics.increment("ExecuteComputation")
-        status = NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR if bad else NrtStatus.SUCCESS
-        if bad:
+        status = NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR if has_nan else NrtStatus.SUCCESS
+        if has_nan:
             statistics.numerical_errors_total += 1
             metrics.increment("NumericalErrors")
-        self.monitor.end(started, loaded.flops, status, queued_until - queued, ended)
-        if bad and self.policy.fail_on_nan:
+        self.monitor.end(started, loaded.flops, status, times.queued_until - times.queued, times.ended)
+        if has_nan and self.policy.fail_on_nan:
             raise ExecutionFailed(
                 status, f"the results of an execution have NaN in them; unset {FAIL_ON_NAN} to go on nevertheless"
             )
@@ -257,7 +281,7 @@ class Executor:
         if compiled is None:
             part = step_clock.open(COMPILE, time.perf_counter())
             try:
-                compiled = self._compiled(core, graph, alive, self.flags)
+                compiled = self.compiled(core, graph, alive, self.flags)
             finally:
                 step_clock.close(part, time.perf_counter())
             self.extracted.put(key, compiled)
@@ -281,12 +305,12 @@ class Executor:
         part = step_clock.open(COMPILE, time.perf_counter())
         try:
             began_ns, compilations = time.perf_counter_ns(), core.statistics.compilations_total
-            compiled = self._compiled(core, graph, alive, flags)
+            compiled = self.compiled(core, graph, alive, flags)
             was_cached = core.statistics.compilations_total == compilations
             reason = self.graph_changes.latest[-1] if self.graph_changes.latest else FIRST_GRAPH
             reason += self.machine_code.profile_remark(flags)
             origin = GraphOrigin(time.perf_counter_ns() - began_ns, was_cached, reason)
-            loaded = self._load(core, compiled, flags, origin)
+            loaded = self.load(core, compiled, flags, origin)
         finally:
             step_clock.close(part, time.perf_counter())
         if ring.is_on:
@@ -294,7 +318,7 @@ class Executor:
         self.programs.put(key, loaded)
         return loaded
 
-    def _compiled(self, core: Core, graph: Graph, alive: bytes, flags: CompilerFlags) -> CompiledGraph:
+    def compiled(self, core: Core, graph: Graph, alive: bytes, flags: CompilerFlags) -> CompiledGraph:
         started = time.perf_counter()
         text = graph_text(graph, alive)
         self.graph_changes.add_graph(text)
@@ -326,7 +350,11 @@ class Executor:
             raise
         return compiled
 
-    def _load(self, core: Core, compiled: CompiledGraph, flags: CompilerFlags, origin: GraphOrigin) -> LoadedProgram:
+    def load(self, core: Core, compiled: CompiledGraph, flags: CompilerFlags, origin: GraphOrigin) -> LoadedProgram:
+        """Loads a compiled graph onto a core. Counts its code and scratchpad as used HBM until `unload`.
+
+        Raises ExecutionFailed for a graph that this host can't run, and OutOfDeviceMemory if too little HBM is free.
+        """
         reporter = getattr(self.monitor, "reporter", None)
         kind, lnc = getattr(reporter, "instance_type", None), getattr(reporter, "logical_neuroncore_config", None)
         try:
@@ -352,7 +380,8 @@ class Executor:
         self.loaded.setdefault(core.local_index, {})[id(loaded)] = loaded
         return loaded
 
-    def _unload(self, loaded: LoadedProgram) -> None:
+    def unload(self, loaded: LoadedProgram) -> None:
+        """Unloads a program from its core and frees its HBM. A second call does nothing."""
         replayer.drop_trace(loaded.cache_entry)
         for core_index, programs in self.loaded.items():
             if programs.pop(id(loaded), None) is None:

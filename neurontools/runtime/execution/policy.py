@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -104,8 +105,8 @@ EXEC_TIMEOUT = "NEURON_RT_EXEC_TIMEOUT"
 _CLOCK_SLACK_SECONDS = 0.01  # gloo may stop waiting by this much too early, as it counts in whole ms
 
 
-class Deadline:
-    """The deadline of the running execution. Only one execution runs at a time. Callers hold the runtime's lock."""
+class Deadline(threading.local):
+    """The deadline of the execution that runs in this thread. Each thread has its own."""
 
     def __init__(self) -> None:
         self.clock = time.monotonic
@@ -193,12 +194,12 @@ class NanCheck:
 
     Each check reads the results that have one element, such as a loss. Reading the larger tensors takes up to a tenth
     of a step. So later checks spend only a hundredth of the run time on them. After a NaN in a larger tensor, each
-    check reads all larger tensors until none has NaN.
+    check reads all larger tensors until none has NaN. Without `reads_updated`, only results are read.
     """
 
     __slots__ = ("_larger", "_paused_until_seconds", "_single", "_written")
 
-    def __init__(self, compiled: CompiledGraph) -> None:
+    def __init__(self, compiled: CompiledGraph, *, reads_updated: bool = True) -> None:
         def has_floats(number: int) -> bool:
             layout = compiled.layouts[number]
             return layout.device_dtype.is_floating_point and layout.extent > 0 and layout.device_dtype.itemsize > 1
@@ -207,7 +208,8 @@ class NanCheck:
         results = [position for position, number in enumerate(compiled.outputs) if has_floats(number)]
         self._single = [p for p in results if compiled.layouts[compiled.outputs[p]].extent == 1]
         self._larger = [position for position in results if position not in self._single]
-        self._written = [number for number in compiled.inputs if number in updated and has_floats(number)]
+        is_read = reads_updated
+        self._written = [n for n in compiled.inputs if is_read and n in updated and has_floats(n)]
         self._paused_until_seconds = 0.0
 
     def finds(self, outputs: Sequence[Tensor], listed: Sequence[Buffer], *, is_exact: bool) -> bool:

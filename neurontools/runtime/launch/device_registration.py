@@ -165,9 +165,9 @@ def executor() -> Executor:
 def release_cores() -> bool:
     """Detaches from the daemon, so that child processes can take the cores. The next use of the device takes cores.
 
-    Returns False and keeps the cores if a tensor is on a core.
+    Returns False and keeps the cores if a tensor or a traced model is on a core.
     """
-    if not is_registered() or storages.words is not None:
+    if not is_registered() or storages.words is not None or any(executor().loaded.values()):
         return not is_registered()
     discard_profiles()
     monitor = executor().monitor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -255,12 +256,15 @@ class CompilerFlags:
         return hashlib.md5(" ".join(self.passed_on).encode(), usedforsecurity=False).hexdigest()[:8]
 
 
-def parse_compiler_flags(text: str) -> CompilerFlags:
-    """Parses the value of NEURON_CC_FLAGS. Raises InvalidCompilerFlags for flags that the compiler would refuse."""
+def parse_compiler_flags(given: str | Sequence[str], origin: str = CC_FLAGS) -> CompilerFlags:
+    """Parses compiler flags: the value of NEURON_CC_FLAGS, or a list of flags. `origin` names them in errors.
+
+    Raises InvalidCompilerFlags for flags that the compiler would refuse.
+    """
     try:
-        words = shlex.split(text)
+        words = shlex.split(given) if isinstance(given, str) else [*given]
     except ValueError as error:
-        raise InvalidCompilerFlags(f"{CC_FLAGS}={text!r}: {error}; close the quote") from None
+        raise InvalidCompilerFlags(f"{origin}={given!r}: {error}; close the quote") from None
     values: dict[str, str] = {}
     passed_on: list[str] = []
     position = 0
@@ -279,23 +283,23 @@ def parse_compiler_flags(text: str) -> CompilerFlags:
             continue
         if name not in _CHOICES and name not in _WRAPPER_VALUES:
             raise InvalidCompilerFlags(
-                f"{CC_FLAGS}: unrecognized argument {word!r}; known are {', '.join(sorted(_CHOICES))}"
+                f"{origin}: unrecognized argument {word!r}; known are {', '.join(sorted(_CHOICES))}"
             )
         if not equals:
             if position == len(words):
-                raise InvalidCompilerFlags(f"{CC_FLAGS}: argument {name}: expected one argument")
+                raise InvalidCompilerFlags(f"{origin}: argument {name}: expected one argument")
             value = words[position]
             position += 1
         if name in _CHOICES:
             if value not in _CHOICES[name]:
                 raise InvalidCompilerFlags(
-                    f"{CC_FLAGS}: argument {name}: invalid choice: {value!r} (choose from {', '.join(_CHOICES[name])})"
+                    f"{origin}: argument {name}: invalid choice: {value!r} (choose from {', '.join(_CHOICES[name])})"
                 )
             passed_on += [name, value]
         values[name] = value
     if values.get("--logical-nc-config") == "2" and values.get("--target") in _WITHOUT_LNC:
         raise InvalidCompilerFlags(
-            f"{CC_FLAGS}: argument --logical-nc-config: {values['--target']} has no logical NeuronCores of 2; use 1"
+            f"{origin}: argument --logical-nc-config: {values['--target']} has no logical NeuronCores of 2; use 1"
         )
     return CompilerFlags(
         auto_cast=values.get("--auto-cast", "none"),

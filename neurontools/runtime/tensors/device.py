@@ -7,8 +7,9 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -23,12 +24,23 @@ from neurontools.util.version import __version__
 DEFAULT_PENDING_BOUND = 20_000
 
 
+class RecordingObserver(Protocol):
+    """Receives the uses of device tensors that a recorded graph can't contain. Both methods may raise an error."""
+
+    def before_read(self, tensor: torch.Tensor) -> None:
+        """Runs before the host reads the value of a device tensor."""
+
+    def before_eager(self, operator: str, tensors: Sequence[torch.Tensor], *, writes: bool) -> None:
+        """Runs before an operator runs eagerly on these device tensors. `writes`: the operator changes a tensor."""
+
+
 class Device:
     """The cores of this process as devices of torch under one name. `cores[N]` is `xla:N`.
 
     `acquired_cores` is empty until the first use of the device, so a process that only loads data acquires no cores. If
     `eager` is set, each operator is executed as a graph of its own. The device name `neuron` or
-    NEURON_USE_EAGER_DEBUG_MODE=1 sets `eager`.
+    NEURON_USE_EAGER_DEBUG_MODE=1 sets `eager`. `recording` observes the recording of a model for inference, if one is
+    in progress.
     """
 
     def __init__(self) -> None:
@@ -38,6 +50,7 @@ class Device:
         self.eager = False
         self.pending_bound = DEFAULT_PENDING_BOUND
         self.flush: Callable[[Core, str], None] = _not_ready
+        self.recording: RecordingObserver | None = None
         self._lazy_scopes = 0
 
     @property

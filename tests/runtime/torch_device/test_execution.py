@@ -146,7 +146,7 @@ def forget_programs(executor: Any) -> None:
     """Unloads all: each is known to the monitor that it was loaded under."""
     for programs in list(executor.loaded.values()):
         for loaded in list(programs.values()):
-            executor._unload(loaded)
+            executor.unload(loaded)
     executor.programs.clear()
 
 

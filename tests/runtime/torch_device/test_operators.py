@@ -178,7 +178,7 @@ def executed_operators() -> set[str]:
     names: set[str] = set()
     for loaded in made.programs.values():
         names |= {instruction.operator.name for instruction in loaded.program.compiled.instructions}
-        made._unload(loaded)
+        made.unload(loaded)
     made.programs.clear()
     return {name for name in names if name.startswith("aten::")}
 
