@@ -22,7 +22,7 @@ from neurontools.runtime.execution.executor import ExecutionTimes, Executor, Loa
 from neurontools.runtime.execution.graph_description import GraphOrigin
 from neurontools.runtime.execution.injection import apply_fault
 from neurontools.runtime.execution.policy import NanCheck, deadline
-from neurontools.runtime.inference.placement import cores_of_context
+from neurontools.runtime.inference.placement import cores_of_context, pinned_core
 from neurontools.runtime.inference.traced_model import OutputSpec, TracedModel, layout_of
 from neurontools.runtime.launch.device_registration import before_report_hooks, executor
 from neurontools.runtime.tensors.buffers import Category, Core, buffers
@@ -215,8 +215,7 @@ def _view_maker(model: TracedModel, spec: OutputSpec, *, is_shared: bool) -> Any
 class NeuronModel:
     """A traced model of this process, on no core, one core or several cores. Executions take its cores in turn.
 
-    `is_lazy` delays the load to the first execution. `is_async` loads in a thread; the first execution waits for it.
-    Any thread may execute.
+    `is_dynamic` allows other batch sizes: inputs are split and padded along dimension 0. Any thread may execute.
     """
 
     def __init__(self, model: TracedModel, weights: list[Tensor]) -> None:
@@ -226,6 +225,7 @@ class NeuronModel:
         self._turn = itertools.count()
         self._lock = threading.Lock()
         self._loading: Future[None] | None = None
+        self.is_dynamic = False
 
     @property
     def cores(self) -> list[Core]:
@@ -278,10 +278,18 @@ class NeuronModel:
             loading.result()
 
     def execute(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Executes the model on its next core. Loads it first if it is on no core.
+        """Executes the model on its next core, or on the pinned core of this thread. Loads it first if it is on none.
 
         Raises RuntimeError for inputs that differ from the traced ones in number, shape, type or device.
         """
+        if self.is_dynamic:
+            batch_size, parts = split_batch(inputs, self.batch_size())
+            if parts:
+                outputs = [self._execute(part) for part in parts]
+                return [torch.cat(same)[:batch_size] for same in zip(*outputs, strict=True)]
+        return self._execute(inputs)
+
+    def _execute(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         self.check_inputs(inputs)
         if self._loading is not None:
             self.wait()
@@ -294,10 +302,29 @@ class NeuronModel:
                     if not self._on_cores:
                         self._load(cores_of_context())
                 continue
-            chosen = on_cores[0] if len(on_cores) == 1 else on_cores[next(self._turn) % len(on_cores)]
+            chosen = on_cores[0] if len(on_cores) == 1 else self._choose(on_cores)
             outputs = chosen.execute(inputs)
             if outputs is not None:  # None: another thread has moved the model
                 return outputs
+
+    def _choose(self, on_cores: Sequence[ModelOnCore]) -> ModelOnCore:
+        core = pinned_core()
+        pinned = next((each for each in on_cores if each.core is core), None)
+        return on_cores[next(self._turn) % len(on_cores)] if pinned is None else pinned
+
+    def batch_size(self) -> int:
+        """Returns the traced batch size: dimension 0 of all inputs and outputs.
+
+        Raises ValueError if they have no common dimension 0.
+        """
+        shapes = [*(spec.shape for spec in self.model.inputs), *(spec.size for spec in self.model.outputs)]
+        sizes = {shape[0] if shape else 0 for shape in shapes}
+        if len(sizes) != 1 or sizes == {0}:
+            raise ValueError(
+                "dynamic batching needs one size of dimension 0 for all inputs and outputs; this model was traced with "
+                f"{', '.join(str([*shape]) for shape in shapes)}; trace it with a batch in dimension 0 of each"
+            )
+        return sizes.pop()
 
     def check_inputs(self, inputs: Sequence[Tensor]) -> None:
         """Raises RuntimeError if the inputs are not those that the model was traced with."""
@@ -372,6 +399,27 @@ def unload_collected(*_: object) -> None:
 
 
 before_report_hooks.append(unload_collected)
+
+
+def split_batch(inputs: Sequence[Tensor], traced_size: int) -> tuple[int, list[list[Tensor]]]:
+    """Splits inputs along dimension 0 into parts of the traced size, and pads the last part with copies of a row.
+
+    Returns the size of the batch and the parts; no parts if the batch has the traced size already. Raises ValueError
+    for inputs of different batch sizes, or without rows.
+    """
+    sizes = {value.shape[0] if value.dim() else 0 for value in inputs}
+    if len(sizes) != 1 or sizes == {0}:
+        raise ValueError(
+            f"dynamic batching: the inputs have batch sizes {sorted(sizes)}; give all inputs the same number of rows, "
+            "at least one"
+        )
+    size = sizes.pop()
+    if size == traced_size:
+        return size, []
+    missing = -size % traced_size
+    if missing:
+        inputs = [torch.cat([value, value[-1:].expand(missing, *value.shape[1:])]) for value in inputs]
+    return size, [list(part) for part in zip(*(value.split(traced_size) for value in inputs), strict=True)]
 
 
 def _shape_text(shape: Sequence[int]) -> str:

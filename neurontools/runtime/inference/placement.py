@@ -19,9 +19,10 @@ AUTOMATIC = -1
 
 
 class _Context(threading.local):
-    """The innermost placement of this thread: the first core and the number of cores."""
+    """The innermost placement of this thread, and the core of its executions; None means the next core in turn."""
 
     placement: tuple[int, int] = (AUTOMATIC, AUTOMATIC)
+    pinned: Core | None = None
 
 
 _context = _Context()
@@ -59,6 +60,21 @@ def placed(start: int, count: int) -> Iterator[None]:
         yield
     finally:
         _context.placement = before
+
+
+@contextmanager
+def pinned(core: Core) -> Iterator[None]:
+    """Executes models that are on several cores on this core during the block, in this thread."""
+    before, _context.pinned = _context.pinned, core
+    try:
+        yield
+    finally:
+        _context.pinned = before
+
+
+def pinned_core() -> Core | None:
+    """Returns the core of the innermost `pinned` block of this thread."""
+    return _context.pinned
 
 
 def _no_such_cores(name: str, available: int) -> str:

@@ -31,6 +31,13 @@ class NotTraceable(RuntimeError):
 class UntracedOperators(NotTraceable):
     """Operators ran eagerly on values that depend on the inputs. A second recording may contain some of them."""
 
+    def __init__(self, operators: Iterable[str]) -> None:
+        self.operators = tuple(operators)
+        super().__init__(
+            f"torch_neuronx.trace: {', '.join(self.operators)}: the compiler does not support this operator: the shape "
+            "of its result depends on values, or it runs on the host; compute it outside of the traced model"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class OutputView:
@@ -216,10 +223,7 @@ class _Recording:
     def finish(self, returned: Any, weights: _Weights, kept: Iterable[Tensor]) -> RecordedFunction:
         """Returns the recorded function. Raises NotTraceable if an operator that it needs is not in the graph."""
         if self.untraced:
-            raise UntracedOperators(
-                f"torch_neuronx.trace: {', '.join(self.untraced)}: the compiler does not support this operator: the "
-                "shape of its result depends on values, or it runs on the host; compute it outside of the traced model"
-            )
+            raise UntracedOperators(self.untraced)
         outputs = []
 
         def add_output(value: Tensor) -> int:

@@ -27,20 +27,21 @@ _MODEL = "neuron_model"
 
 
 class _Building(threading.local):
-    """The model of the module that this thread builds, instead of a model that `load_model` creates."""
+    """Whether this thread builds a module, so that nothing is executed."""
 
-    model: Any = None
+    is_active = False
 
 
 _building = _Building()
 
 
-def load_model(document: Tensor, weights: List[Tensor], is_lazy: bool, is_async: bool) -> Tensor:
+def load_model(document: Tensor, weights: List[Tensor], is_lazy: bool, is_async: bool, is_dynamic: bool) -> Tensor:
     """Implements `neuron::load_model`. Returns an empty tensor that refers to a model of this process.
 
     Loads the model onto the cores of the context, unless `is_lazy`.
     """
     model = NeuronModel(TracedModel.from_json(bytes(document.numpy())), [*weights])
+    model.is_dynamic = is_dynamic
     if not is_lazy:
         model.load(is_async=is_async)
     return _handle(model)
@@ -66,29 +67,25 @@ def model_of(handle: Tensor) -> NeuronModel:
 def forward(inputs: List[Tensor], handle: Tensor) -> List[Tensor]:
     """Implements `neuron::forward_v2`: executes a model. While its module is built, only returns zeros."""
     model = model_of(handle)
-    is_building = _building.model is model
-    return model.empty_outputs() if is_building else model.execute(inputs)
+    return model.empty_outputs() if _building.is_active else model.execute(inputs)
 
 
 _library = torch.library.Library("neuron", "FRAGMENT")
-_library.define("load_model(Tensor document, Tensor[] weights, bool is_lazy, bool is_async) -> Tensor")
+_library.define("load_model(Tensor document, Tensor[] weights, bool is_lazy, bool is_async, bool is_dynamic) -> Tensor")
 _library.define("forward_v2(Tensor[] inputs, Tensor model) -> Tensor[]")
 _library.impl("load_model", load_model, "CompositeExplicitAutograd")
 _library.impl("forward_v2", forward, "CompositeExplicitAutograd")
 
 
 class NeuronModule(nn.Module):
-    """The TorchScript module of one traced model: tensors in, tensors out.
-
-    `dynamic_batch_size` is the traced batch size if the module accepts other batch sizes, otherwise 0.
-    """
+    """The TorchScript module of one traced model: tensors in, tensors out. Saving keeps its flags."""
 
     document: Tensor
     handle: Tensor
     weights: List[Tensor]
     is_lazy: bool
     is_async: bool
-    dynamic_batch_size: int
+    is_dynamic: bool
 
     def __init__(self, document: Tensor, weights: List[Tensor], handle: Tensor) -> None:
         super().__init__()
@@ -97,24 +94,26 @@ class NeuronModule(nn.Module):
         self.handle = handle
         self.is_lazy = False
         self.is_async = False
-        self.dynamic_batch_size = 0
+        self.is_dynamic = False
 
     def forward(self, inputs: List[Tensor]) -> List[Tensor]:
         return torch.ops.neuron.forward_v2(inputs, self.handle)  # type: ignore[no-any-return]
 
     @torch.jit.export
-    def __getstate__(self) -> Tuple[Tensor, List[Tensor], bool, bool, int, bool]:
-        return self.document, self.weights, self.is_lazy, self.is_async, self.dynamic_batch_size, self.training
+    def __getstate__(self) -> Tuple[Tensor, List[Tensor], bool, bool, bool, bool]:
+        return self.document, self.weights, self.is_lazy, self.is_async, self.is_dynamic, self.training
 
     @torch.jit.export
-    def __setstate__(self, state: Tuple[Tensor, List[Tensor], bool, bool, int, bool]) -> None:
+    def __setstate__(self, state: Tuple[Tensor, List[Tensor], bool, bool, bool, bool]) -> None:
         self.document = state[0]
         self.weights = state[1]
         self.is_lazy = state[2]
         self.is_async = state[3]
-        self.dynamic_batch_size = state[4]
+        self.is_dynamic = state[4]
         self.training = state[5]
-        self.handle = torch.ops.neuron.load_model(self.document, self.weights, self.is_lazy, self.is_async)
+        self.handle = torch.ops.neuron.load_model(
+            self.document, self.weights, self.is_lazy, self.is_async, self.is_dynamic
+        )
 
 
 class _TracedFunction(nn.Module):
@@ -130,31 +129,77 @@ class _TracedFunction(nn.Module):
         return map_structure(self._result, outputs.__getitem__)
 
 
+class BucketModule(nn.Module):
+    """Several traced models and a TorchScript function that chooses one of them by the inputs.
+
+    The function takes the list of input tensors, and returns the list for the model and the model's index.
+    """
+
+    def __init__(self, choose: Any, models: List[Any]) -> None:
+        super().__init__()
+        self.choose = choose
+        self.models = nn.ModuleList(models)
+
+    def forward(self, inputs: List[Tensor]) -> List[Tensor]:
+        chosen, index = self.choose(inputs)
+        outputs: List[Tensor] = []
+        for position, model in enumerate(self.models):
+            if position == int(index):
+                outputs = model(chosen)
+        return outputs
+
+
 def build_module(model: NeuronModel, arguments: Tuple[Any, ...], result: Any) -> torch.jit.ScriptModule:
     """Returns a TorchScript module with the arguments and the result of the traced function. Executes nothing.
 
     `result` has an index into the outputs in place of each tensor.
     """
+    with _building_module():
+        return _with_structure(torch.jit.script(_neuron_module(model)), arguments, result)
+
+
+def build_bucket_module(
+    models: List[NeuronModel], choose: Any, arguments: Tuple[Any, ...], result: Any
+) -> torch.jit.ScriptModule:
+    """Returns a TorchScript module that runs the model that `choose` selects. All models have the same `result`."""
+    with _building_module():
+        module = torch.jit.script(BucketModule(choose, [_neuron_module(model) for model in models]))
+        return _with_structure(module, arguments, result)
+
+
+def _neuron_module(model: NeuronModel) -> NeuronModule:
     document = torch.frombuffer(bytearray(model.model.to_json()), dtype=torch.uint8)
-    with _built(model), torch.no_grad(), warnings.catch_warnings():
-        # torch 2.13 deprecates TorchScript, which is the format of torch_neuronx.
-        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
-        module = torch.jit.script(NeuronModule(document, model.weights, _handle(model)))
-        traced: torch.jit.ScriptModule = torch.jit.trace(
-            _TracedFunction(module, result).eval(), arguments, check_trace=False, strict=False
-        )
-        return traced
+    return NeuronModule(document, model.weights, _handle(model))
+
+
+def _with_structure(module: Any, arguments: Tuple[Any, ...], result: Any) -> torch.jit.ScriptModule:
+    traced: torch.jit.ScriptModule = torch.jit.trace(
+        _TracedFunction(module, result).eval(), arguments, check_trace=False, strict=False
+    )
+    return traced
 
 
 @contextmanager
-def _built(model: NeuronModel) -> Iterator[None]:
-    _building.model = model
+def _building_module() -> Iterator[None]:
+    _building.is_active = True
     try:
-        yield
+        with torch.no_grad(), warnings.catch_warnings():
+            # torch 2.13 deprecates TorchScript, which is the format of torch_neuronx.
+            warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
+            yield
     finally:
-        _building.model = None
+        _building.is_active = False
 
 
 def neuron_modules(module: Any) -> List[Any]:
-    """Returns the NeuronModules in a module that torch_neuronx.trace or torch.jit.load returned. Maybe none."""
-    return [each for each in module.modules() if isinstance(getattr(each, "handle", None), Tensor)]
+    """Returns the NeuronModules in a module that torch_neuronx.trace or torch.jit.load returned.
+
+    Raises TypeError if there are none.
+    """
+    parts = module.modules() if isinstance(module, nn.Module) else ()
+    found = [each for each in parts if isinstance(getattr(each, "handle", None), Tensor)]
+    if not found:
+        raise TypeError(
+            f"{type(module).__name__} is no traced model; pass what torch_neuronx.trace or torch.jit.load returned"
+        )
+    return found

@@ -24,6 +24,27 @@ from neurontools.runtime.tensors.buffers import buffers
 from neurontools.runtime.tensors.device import device
 
 
+class PartitionerConfig:
+    """Accepts the options of the graph partitioner, which has no effect: a traced model is compiled as a whole."""
+
+    def __init__(
+        self,
+        *,
+        trace_kwargs: Mapping[str, Any] | None = None,
+        model_support_percentage_threshold: float = 0.5,
+        min_subgraph_size: int = -1,
+        max_subgraph_count: int = -1,
+        ops_to_partition: Iterable[str] | None = None,
+        analyze_parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.trace_kwargs = trace_kwargs
+        self.model_support_percentage_threshold = model_support_percentage_threshold
+        self.min_subgraph_size = min_subgraph_size
+        self.max_subgraph_count = max_subgraph_count
+        self.ops_to_partition = ops_to_partition
+        self.analyze_parameters = analyze_parameters
+
+
 def trace(
     func: Callable[..., Any],
     example_inputs: Any,
@@ -31,6 +52,7 @@ def trace(
     input_output_aliases: Mapping[Tensor, int] | None = None,
     compiler_workdir: str | Path | None = None,
     compiler_args: str | Sequence[str] | None = None,
+    partitioner_config: PartitionerConfig | None = None,
     inline_weights_to_neff: bool = True,
     cpu_backend: bool = False,
 ) -> torch.jit.ScriptModule:
@@ -40,18 +62,47 @@ def trace(
     parameters or buffers to indices of outputs: such a tensor stays on the core, takes the value of the output after
     each execution, and is not returned. `compiler_workdir` is a directory for the recorded and the compiled graph.
     With `inline_weights_to_neff=False`, `replace_weights` can replace the weights. `cpu_backend` requires `--target` in
-    `compiler_args`, and loads the model only when it is executed or moved.
+    `compiler_args`, and loads the model only when it is executed or moved. `partitioner_config` has no effect: a model
+    is compiled as a whole.
 
     Raises NotTraceable for results that depend on the inputs through the host, UnsupportedStructure for inputs or
     results that are no tensors, and InvalidCompilerFlags.
     """
-    flags = _flags_of(compiler_args)
-    if cpu_backend and flags.target is None:
+    if cpu_backend and _flags_of(compiler_args).target is None:
         raise ValueError(
             "torch_neuronx.trace: cpu_backend=True needs the target in compiler_args, such as "
             'compiler_args="--target trn1"'
         )
+    del partitioner_config
     arguments = as_arguments(example_inputs)
+    model, result = trace_model(
+        func,
+        arguments,
+        input_output_aliases=input_output_aliases,
+        compiler_workdir=compiler_workdir,
+        compiler_args=compiler_args,
+        has_separate_weights=not inline_weights_to_neff,
+    )
+    module = build_module(model, arguments, result)
+    if not cpu_backend:
+        model.load()
+    return module
+
+
+def trace_model(
+    func: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    *,
+    input_output_aliases: Mapping[Tensor, int] | None = None,
+    compiler_workdir: str | Path | None = None,
+    compiler_args: str | Sequence[str] | None = None,
+    has_separate_weights: bool = False,
+) -> tuple[NeuronModel, Any]:
+    """Compiles `func` as `trace` does. Returns a model on no core, and the structure of its result.
+
+    The structure has an index into the outputs in place of each tensor.
+    """
+    flags = _flags_of(compiler_args)
     aliases = input_output_aliases or {}
     recorded = _record(func, arguments, aliases)
     result, states = _without_states(recorded, aliases)
@@ -59,15 +110,11 @@ def trace(
         compiled = executor().compiled(recorded.core, recorded.graph, recorded.alive, flags)
     name = type(func).__name__ if isinstance(func, nn.Module) else getattr(func, "__qualname__", type(func).__name__)
     traced, weights = build_traced_model(
-        recorded, compiled, flags, name, states, has_separate_weights=not inline_weights_to_neff
+        recorded, compiled, flags, name, states, has_separate_weights=has_separate_weights
     )
     if compiler_workdir is not None:
         _write_workdir(Path(compiler_workdir), traced, recorded)
-    model = NeuronModel(traced, weights)
-    module = build_module(model, arguments, result)
-    if not cpu_backend:
-        model.load()
-    return module
+    return NeuronModel(traced, weights), result
 
 
 def _record(func: Callable[..., Any], arguments: tuple[Any, ...], kept: Iterable[Tensor]) -> RecordedFunction:

@@ -88,6 +88,7 @@ _ALIASES = {
     "torch_xla.test.test_utils": "torch_xla.test",
     "torch_xla.utils.utils": "torch_xla.utils",
     "torch_neuronx.xla_impl.ops": "torch_neuronx.xla_impl",
+    "torch_neuronx.experimental.placement": "torch_neuronx.experimental",
     "neuronx_distributed.parallel_layers.random": "neuronx_distributed.parallel_layers.parallel_state",
     "neuronx_distributed.utils.model_utils": "neuronx_distributed.utils",
 }

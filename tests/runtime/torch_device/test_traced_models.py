@@ -18,6 +18,7 @@ from torch import nn
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.inference.loaded_model import unload_collected
 from neurontools.runtime.inference.recording import NotTraceable
+from neurontools.runtime.inference.script_module import model_of, neuron_modules
 from neurontools.runtime.inference.structure import UnsupportedStructure
 from neurontools.runtime.programs.compiler import InvalidCompilerFlags
 from neurontools.runtime.tensors.buffers import Category, OutOfDeviceMemory
@@ -249,4 +250,184 @@ def test_a_model_of_another_version_is_refused(torch_neuronx: Any) -> None:
     document = torch.frombuffer(bytearray(json.dumps({"format": "other"}).encode()), dtype=torch.uint8)
     for data in (document, document[:5]):
         with pytest.raises(RuntimeError, match=r"can't be loaded .*; trace it again"):
-            torch.ops.neuron.load_model(data.clone(), [], False, False)
+            torch.ops.neuron.load_model(data.clone(), [], False, False, False)
+
+
+class Scorer(nn.Module):
+    """Two inputs with a batch, and two results with a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"score": self.layer(x * y), "norm": (x * y).norm(dim=1, keepdim=True)}
+
+
+def assert_rows_equal(results: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    """A matrix product of another number of rows may differ in the last bit."""
+    assert results.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(results[name], value)
+
+
+@torch.no_grad()
+def test_dynamic_batching_splits_and_pads(torch_neuronx: Any, xla: Any, tmp_path: Path) -> None:
+    model = Scorer().eval()
+    traced = torch_neuronx.dynamic_batch(torch_neuronx.trace(model, (torch.rand(4, 6), torch.rand(4, 6))))
+    torch.jit.save(traced, tmp_path / "dynamic.pt")
+    loaded = torch.jit.load(tmp_path / "dynamic.pt")
+    for size, executed in ((4, 1), (1, 1), (5, 2), (12, 3)):
+        inputs = torch.rand(size, 6), torch.rand(size, 6)
+        before = sum(executions(xla))
+        assert_rows_equal(loaded(*inputs), model(*inputs))
+        assert sum(executions(xla)) == before + executed
+    with pytest.raises(RuntimeError, match=r"the inputs have batch sizes \[2, 3\]; give all inputs"):
+        loaded(torch.rand(2, 6), torch.rand(3, 6))
+    with pytest.raises(RuntimeError, match="received 4 7, expected 4 6"):
+        loaded(torch.rand(3, 7), torch.rand(3, 7))
+    with pytest.raises(ValueError, match=r"traced with \[2, 3\], \[3\]"):
+        torch_neuronx.dynamic_batch(torch_neuronx.trace(lambda x: x.sum(0), torch.rand(2, 3)))
+    with pytest.raises(TypeError, match="Scorer is no traced model"):
+        torch_neuronx.dynamic_batch(model)
+
+
+@torch.no_grad()
+def test_data_parallel_uses_all_cores_and_keeps_the_order(torch_neuronx: Any, xla: Any) -> None:
+    model = Scorer().eval()
+    traced = torch_neuronx.trace(model, (torch.rand(4, 6), torch.rand(4, 6)))
+    before = constants_bytes(xla)
+    parallel = torch_neuronx.DataParallel(traced)
+    assert (parallel.device_ids, parallel.num_workers, parallel.split_size) == ([0, 1], 4, None)
+    weights = (6 * 3 + 3) * 4
+    assert sum(constants_bytes(xla)) == sum(before) + weights
+    counts = executions(xla)
+    for size in (8, 16, 3, 1):
+        inputs = torch.rand(size, 6), torch.rand(size, 6)
+        assert_rows_equal(parallel(*inputs), model(*inputs))
+    assert [now - then for now, then in zip(executions(xla), counts, strict=True)] == [1 + 2 + 2 + 1, 1 + 2 + 1]
+    parallel.num_workers, parallel.split_size = 1, 4
+    inputs = torch.rand(9, 6), torch.rand(9, 6)
+    assert_rows_equal(parallel(*inputs), model(*inputs))
+    parallel.disable_dynamic_batching()
+    assert_rows_equal(parallel(inputs[0][:8], inputs[1][:8]), model(inputs[0][:8], inputs[1][:8]))
+    with pytest.raises(RuntimeError, match="received 1 6, expected 4 6"):
+        parallel(*inputs)
+    for wrong, message in (
+        (["nc:2"], "NeuronCore 2: this process has 2"),
+        (["core 0"], "name cores as"),
+        ([], "empty"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            torch_neuronx.DataParallel(traced, device_ids=wrong)
+    only = torch_neuronx.DataParallel(traced, device_ids=["nc:1"])
+    counts = executions(xla)
+    assert_rows_equal(only(*inputs), model(*inputs))
+    assert [now - then for now, then in zip(executions(xla), counts, strict=True)] == [0, 3]
+
+
+@torch.no_grad()
+def test_data_parallel_along_another_dimension(torch_neuronx: Any) -> None:
+    traced = torch_neuronx.trace(lambda x: (x * 2, [x + 1]), torch.rand(3, 4))
+    x = torch.rand(3, 8)
+    double, (more,) = torch_neuronx.DataParallel(traced, dim=1)(x)
+    assert torch.equal(double, x * 2)
+    assert torch.equal(more, x + 1)
+
+
+def cores_of(traced: Any) -> list[int]:
+    return [core.local_index for module in neuron_modules(traced) for core in model_of(module.handle).cores]
+
+
+@torch.no_grad()
+def test_models_are_placed_on_the_named_cores(torch_neuronx: Any, xla: Any, tmp_path: Path) -> None:
+    model, x = nn.Linear(16, 16).eval(), torch.rand(2, 16)
+    traced = torch_neuronx.trace(model, x)
+    torch.jit.save(traced, tmp_path / "model.pt")
+    placement = importlib.import_module("torch_neuronx.experimental.placement")
+    with torch_neuronx.experimental.neuron_cores_context(start_nc=1, nc_count=1):
+        assert cores_of(torch.jit.load(tmp_path / "model.pt")) == [1]
+    with placement.multicore_context():
+        assert cores_of(torch.jit.load(tmp_path / "model.pt")) == [0, 1]
+    torch_neuronx.move_trace_to_device(traced, 0)
+    assert cores_of(traced) == [0]
+    torch_neuronx.experimental.set_multicore(traced)
+    counts = executions(xla)
+    assert all(torch.equal(traced(x), model(x)) for _ in range(4))
+    assert [now - then for now, then in zip(executions(xla), counts, strict=True)] == [2, 2]
+    with pytest.raises(ValueError, match="NeuronCores 1 to 2: this process has 2"):
+        torch_neuronx.experimental.set_neuron_cores(traced, 1, 2)
+    with pytest.raises(ValueError, match="NeuronCore 7"):
+        torch_neuronx.move_trace_to_device(traced, 7)
+    assert cores_of(traced) == [0, 1]
+
+
+@torch.no_grad()
+def test_lazy_and_asynchronous_loads(torch_neuronx: Any, xla: Any, tmp_path: Path) -> None:
+    model, x = nn.Linear(16, 16).eval(), torch.rand(2, 16)
+    traced = torch_neuronx.trace(model, x)
+    torch_neuronx.async_load(traced)
+    torch.jit.save(traced, tmp_path / "async.pt")
+    assert torch.equal(torch.jit.load(tmp_path / "async.pt")(x), model(x))
+    torch_neuronx.async_load(traced, False)
+    torch_neuronx.lazy_load(traced)
+    torch.jit.save(traced, tmp_path / "lazy.pt")
+    loaded = torch.jit.load(tmp_path / "lazy.pt")
+    assert cores_of(loaded) == []
+    assert torch.equal(loaded(x), model(x))
+    assert len(cores_of(loaded)) == 1
+
+
+@torch.no_grad()
+def test_separate_weights_are_replaced_also_in_the_saved_model(torch_neuronx: Any, tmp_path: Path) -> None:
+    first, second, x = Classifier().eval(), Classifier().eval(), (torch.randint(20, (3, 5)), {"weight": torch.rand(20)})
+    traced = torch_neuronx.trace(first, x, inline_weights_to_neff=False)
+    torch_neuronx.replace_weights(traced, second.state_dict())
+    torch.jit.save(traced, tmp_path / "replaced.pt")
+    for each in (traced, torch.jit.load(tmp_path / "replaced.pt")):
+        assert torch.equal(each(*x)["logits"], second(*x)["logits"])
+    assert not torch.equal(first(*x)["logits"], second(*x)["logits"])
+    with pytest.raises(ValueError, match=r"the weight '.*' is missing"):
+        torch_neuronx.replace_weights(traced, {})
+    with pytest.warns(UserWarning, match="trace it with inline_weights_to_neff=False"):
+        torch_neuronx.replace_weights(torch_neuronx.trace(first, x), second)
+
+
+def bucket_kernel() -> Any:
+    def choose(inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
+        x = inputs[0]
+        size = x.size(1)
+        if size <= 4:
+            return [torch.nn.functional.pad(x, [0, 4 - size])], torch.tensor(0)
+        return [torch.nn.functional.pad(x, [0, 8 - size])], torch.tensor(1)
+
+    return torch.jit.script(choose)
+
+
+@torch.no_grad()
+def test_a_bucket_model_chooses_by_the_shape(torch_neuronx: Any, tmp_path: Path) -> None:
+    class Sum(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x.sum(1), x.abs().amax(1)
+
+    config = torch_neuronx.BucketModelConfig(bucket_kernel)
+    traced = torch_neuronx.bucket_model_trace(lambda: (Sum(), {}), [torch.rand(2, 4), torch.rand(2, 8)], config)
+    torch.jit.save(traced, tmp_path / "buckets.pt")
+    loaded = torch.jit.load(tmp_path / "buckets.pt")
+    for size in (3, 4, 6):
+        x = torch.rand(2, size)
+        for result, expected in zip(loaded(x), Sum()(x), strict=True):
+            torch.testing.assert_close(result, expected)
+    with pytest.raises(NotImplementedError, match="use input_output_aliases"):
+        torch_neuronx.BucketModelConfig(bucket_kernel, shared_state_buffer=[])
+
+
+def test_analyze_lists_supported_and_unsupported_operators(torch_neuronx: Any) -> None:
+    report = torch_neuronx.analyze(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.rand(2, 4))
+    assert report["support_percentage"] == "100.00%"
+    assert report["supported_operators"] == {"aten::linear": 1, "aten::relu": 1}
+    report = torch_neuronx.analyze(lambda x: x.relu().nonzero(), torch.rand(2, 4))
+    assert [(each["kind"], each["failureAt"]) for each in report["unsupported_operators"]] == [
+        ("aten::nonzero", "neuronx-cc")
+    ]
+    assert report["support_percentage"] == "50.00%"
