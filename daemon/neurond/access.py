@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neurond.settings import Settings
-from neurontools.net.http_site import HostCheck, HttpAccess
+from neurontools.net.http_site import HostCheck, HttpAccess, RequestGuard
 from neurontools.net.tls import ServerFiles, ServerTls, Subjects
 from neurontools.util.errors import EXIT_USAGE, UserError
 
@@ -68,5 +68,10 @@ def metrics_access(settings: Settings) -> HttpAccess:
         bearer_token_file=settings.metrics_bearer_token_file,
         message_prefix="metrics.",
         subjects=named,
-        hosts=None if settings.metrics_hosts is None else HostCheck(settings.metrics_hosts),
     )
+
+
+def request_guard(settings: Settings) -> RequestGuard:
+    """Returns the guard of the metrics listener. With pages, it checks the Host header of scrapers too."""
+    checks_hosts = settings.web or settings.metrics_hosts is not None
+    return RequestGuard(HostCheck(settings.metrics_hosts or ()) if checks_hosts else None)

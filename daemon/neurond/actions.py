@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from neurond.journal.state_files import AuditLog
-from neurond.webhook import WEBHOOK_VARIABLE
 from neurontools.model import Finding, Severity, Snapshot
 from neurontools.model.health import HealthCriteria, Owner, describe_finding
 from neurontools.util.formats import json_text
@@ -56,12 +55,11 @@ class FindingActions:
         self._queue: queue.Queue[_ActionEvent | None] = queue.Queue(_MOST_WAITING)
         self._ending = threading.Event()
         self._runner = BoundedCommand()
-        self._runs: list[tuple[str, tuple[str, ...], dict[str, str]]] = []
+        self._runs: list[tuple[str, tuple[str, ...]]] = []
         if settings.command is not None:
-            self._runs.append(("command", settings.command, {}))
-        if settings.webhook is not None:
-            post = (sys.executable, "-P", "-m", "neurond.webhook")
-            self._runs.append(("webhook", post, {WEBHOOK_VARIABLE: settings.webhook}))
+            self._runs.append(("command", settings.command))
+        if settings.webhook_url_file is not None:
+            self._runs.append(("webhook", (sys.executable, "-P", "-m", "neurond.webhook", settings.webhook_url_file)))
         self._thread = threading.Thread(target=self._work, name="actions", daemon=True)
         self._thread.start()
 
@@ -110,16 +108,14 @@ class FindingActions:
 
     def _work(self) -> None:
         while (event := self._queue.get()) is not None and not self._ending.is_set():
-            for action, command, environment in self._runs:
-                self._run_with_retries(action, command, environment, event)
+            for action, command in self._runs:
+                self._run_with_retries(action, command, event)
 
-    def _run_with_retries(
-        self, action: str, command: tuple[str, ...], environment: dict[str, str], event: _ActionEvent
-    ) -> None:
+    def _run_with_retries(self, action: str, command: tuple[str, ...], event: _ActionEvent) -> None:
         pause_seconds = self._first_pause_seconds
         for attempt in range(1, self._settings.retries + 2):
             began_seconds = time.monotonic()
-            ended = self._runner.run(command, event.document, self._settings.timeout_seconds, environment)
+            ended = self._runner.run(command, event.document, self._settings.timeout_seconds)
             if self._ending.is_set() and ended.outcome != "done":
                 ended = RunOutcome("interrupted", "the daemon ends")
             took_seconds = round(time.monotonic() - began_seconds, 3)
@@ -143,7 +139,7 @@ class ActionSettings:
     criteria: HealthCriteria  # which findings cause actions
     events: frozenset[str]  # when actions run: "begins", "ends" or both
     command: tuple[str, ...] | None = None  # command to run: program and arguments, without a shell
-    webhook: str | None = None  # URL to which findings are posted
+    webhook_url_file: str | None = None  # file with the URL to which findings are posted, read again for each post
     timeout_seconds: float = 30.0
     retries: int = 2
     most_per_hour: int = 60
@@ -155,7 +151,7 @@ class ActionSettings:
             HealthCriteria(Severity[table["level"].upper()], owners, tuple(table["only"]) or None),
             frozenset(table["on"]),
             tuple(table["command"]) if table["command"] else None,
-            table["webhook"],
+            table["webhook_url_file"],
             table["timeout_seconds"],
             table["retries"],
             table["most_per_hour"],
@@ -182,9 +178,7 @@ class BoundedCommand:
         self._is_closed = False
         self._child: subprocess.Popen[bytes] | None = None
 
-    def run(
-        self, command: Sequence[str], document: bytes, timeout_seconds: float, environment: Mapping[str, str]
-    ) -> RunOutcome:
+    def run(self, command: Sequence[str], document: bytes, timeout_seconds: float) -> RunOutcome:
         """Runs a program with `document` on its standard input. The program shares the daemon's standard error."""
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         try:
@@ -196,7 +190,7 @@ class BoundedCommand:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     cwd="/",
-                    env={**inherited, "LANG": "C.UTF-8", **environment},
+                    env={**inherited, "LANG": "C.UTF-8"},
                     start_new_session=True,
                 )
         except (OSError, ValueError) as error:

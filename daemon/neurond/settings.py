@@ -35,7 +35,7 @@ class Settings:
     metrics_tls_certificate: str | None = None  # certificate file for /metrics; None: tls_certificate applies
     metrics_tls_key: str | None = None  # key file (PEM) for /metrics; None: the key is in the certificate file
     metrics_tls_client_ca: str | None = None  # file (PEM) of client CAs for /metrics; None: clients need no certificate
-    metrics_bearer_token_file: str | None = None  # file of the token for reading /metrics; None: no token
+    metrics_bearer_token_file: str | None = None  # file of the token of the metrics listener; None: no token
     metrics_hosts: list[str] | None = None  # accepted Host headers, besides the host's own names; None: any header
     web: bool = False  # whether the metrics listener serves pages for browsers
     web_shows_commands: bool = False

@@ -10,10 +10,10 @@ from neurond.settings import Settings
 from neurond.snapshots.store import SnapshotStore
 from neurontools.client.feed import Feed, FeedState, FeedStatus
 from neurontools.client.timeline import Moment, MomentBuilder, PastMomentBuilder
-from neurontools.net.http_site import HostCheck, HttpAccess, HttpPage
+from neurontools.net.http_site import HttpAccess, HttpPage
 from neurontools.net.tls import Role
 from neurontools.web.page_views import HostView
-from neurontools.web.pages import BASE, BrowserSessions, RequestGuard, SingleHostRouter, WebPages
+from neurontools.web.pages import BASE, BrowserSessions, SingleHostRouter, WebPages
 from neurontools.web.privacy_filter import FilteredTimeline, PrivacyFilter
 from neurontools.web.render_cache import RenderCache
 
@@ -30,9 +30,8 @@ class DaemonPages:
 
         shown = PrivacyFilter(settings.web_shows_commands, settings.web_shows_users)
         host = SingleHostRouter({Role.SUMMARY: view(PrivacyFilter()), Role.FULL: view(shown)})
-        guard = RequestGuard(HostCheck(settings.metrics_hosts or ()))
         # The HTTP handler of all pages below `BASE`.
-        self.page: HttpPage = WebPages(self._render_cache, host, guard, BrowserSessions(access)).page
+        self.page: HttpPage = WebPages(self._render_cache, host, BrowserSessions(access)).page
 
     def observe(self) -> None:
         """Notifies the pages of a new snapshot."""

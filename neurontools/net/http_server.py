@@ -80,7 +80,9 @@ class HttpConnection:
                 self._http.receive_data(data)
             if not isinstance(event, h11.Request):
                 return None
-            request = request_of(event.method, event.target, list(event.headers), self._role)
+            request = request_of(event.method, event.target, list(event.headers), self._role, str(self._slot.peer))
+            if _has_ambiguous_body(request, event.http_version):
+                return refusal(400, "Transfer-Encoding excludes Content-Length and HTTP/1.0; send one of them")
             if _has_short_body(request):
                 return replace(request, body=await self._read_body())
             self._http.next_event()  # consumes EndOfMessage of a request without a body; a longer body stays unread
@@ -180,6 +182,11 @@ class HttpConnection:
 
     def _set_timeout(self, seconds: float) -> None:
         self._patience.reschedule(self._loop.time() + seconds)
+
+
+def _has_ambiguous_body(request: HttpRequest, http_version: bytes) -> bool:
+    """Returns whether another server could see another end of the body, which is request smuggling (RFC 9112, 6.1)."""
+    return "transfer-encoding" in request.headers and ("content-length" in request.headers or http_version < b"1.1")
 
 
 def _has_short_body(request: HttpRequest) -> bool:

@@ -5,19 +5,18 @@ Access depends on a bearer token, a client certificate and the Host header.
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import logging
 import socket
 import struct
 import zlib
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neurontools.net.tls import FileProblem, Role, ServerTls, Subjects, file_problems, identities, subject_names
+from neurontools.net.bearer_token import BearerToken, TokenCheck
+from neurontools.net.tls import Role, ServerTls, Subjects, subject_names
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ class HttpRequest:
     authority: str  # host and port from the Host header, "" without this header
     headers: Mapping[str, str]
     role: Role | None = Role.FULL  # role of the client; None if its certificate gives no access
+    client: str = ""  # key of the client for limits, made from its address
     body: bytes = b""  # request body of a short POST request; the server does not read longer bodies
 
     def header(self, name: str) -> str:
@@ -44,7 +44,7 @@ class HttpRequest:
 
 
 def request_of(
-    method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], role: Role | None = Role.FULL
+    method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], role: Role | None = Role.FULL, client: str = ""
 ) -> HttpRequest:
     """Builds a request from the values that h11 has parsed."""
     named: dict[str, str] = {}
@@ -58,7 +58,7 @@ def request_of(
         authority, slash, path = behind.partition("/")
         rest = slash + path or "/"
     path, _, query = rest.partition("?")
-    return HttpRequest(method.decode("latin-1"), path, query, authority, named, role)
+    return HttpRequest(method.decode("latin-1"), path, query, authority, named, role, client)
 
 
 PLAIN_TEXT = "text/plain; charset=utf-8"
@@ -155,21 +155,13 @@ class HttpAccess:
         bearer_token_file: str | None = None,
         message_prefix: str = "",
         subjects: Subjects | None = None,
-        hosts: HostCheck | None = None,
     ) -> None:
         self._tls = tls
-        self._token_file = bearer_token_file
-        self._message_prefix = message_prefix
         self._is_named = subjects is not None
         self._subjects = subjects or Subjects()
-        self._hosts = hosts
-        self._token: bytes | None = None
-        self._read_at = identities(bearer_token_file)
-        try:
-            if bearer_token_file is not None:
-                self._token = read_token(bearer_token_file)
-        except FileProblem as problem:
-            raise UserError(f"{message_prefix}{problem}", EXIT_USAGE) from None
+        self._token = None
+        if bearer_token_file is not None:
+            self._token = BearerToken(bearer_token_file, f"{message_prefix}bearer_token_file")
 
     @property
     def context(self) -> ssl.SSLContext | None:
@@ -191,15 +183,14 @@ class HttpAccess:
         if self._is_named:
             self._subjects = subjects
 
-    def admits_host(self, authority: str) -> bool:
-        return self._hosts is None or self._hosts.admits(authority)
-
-    def admits(self, authorization: str) -> bool:
-        """Returns whether this Authorization header has the bearer token. Returns true if no token is needed."""
+    def check_token(self, request: HttpRequest, given: str | None = None) -> TokenCheck:
+        """Checks the token of a request: `given`, by default that of the Authorization header. Counts wrong tokens."""
         if self._token is None:
-            return True
-        scheme, _, given = authorization.partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._token)
+            return TokenCheck.ADMITTED
+        if given is None:
+            scheme, _, text = request.header("authorization").partition(" ")
+            given = text.strip() if scheme.lower() == "bearer" else None
+        return self._token.check(given, request.client)
 
     @property
     def requires_authentication(self) -> bool:
@@ -211,21 +202,23 @@ class HttpAccess:
 
     def signature(self, text: str) -> str:
         """Returns the HMAC of a text, with the current token as the key; "" without a token."""
-        return "" if self._token is None else hmac.new(self._token, text.encode(), "sha256").hexdigest()
+        return "" if self._token is None else self._token.signature(text)
 
     def reload(self) -> None:
         """Reads changed certificate and token files again. If a file is invalid, the old contents stay in use."""
         if self._tls is not None:
             self._tls.reload()
-        changed_at = identities(self._token_file)
-        if self._token_file is None or changed_at == self._read_at:
-            return
-        self._read_at = changed_at
-        try:
-            self._token = read_token(self._token_file)
-            _log.info("the token was read again")
-        except FileProblem as problem:
-            _log.warning("%s%s; the old contents stay in use", self._message_prefix, problem)
+        if self._token is not None:
+            self._token.reload()
+
+
+def token_refusal(check: TokenCheck) -> HttpResponse:
+    """Returns the response to a client whose token was not admitted."""
+    if check is TokenCheck.TOO_MANY:
+        return refusal(
+            429, "too many wrong tokens came from your address; try again in a minute", ("Retry-After", "60")
+        )
+    return refusal(401, "a bearer token is needed", ("WWW-Authenticate", "Bearer"))
 
 
 class HostCheck:
@@ -273,22 +266,66 @@ def require_auth_off_loopback(host: str | None, access: HttpAccess, option: str,
         raise UserError(f"{option}: other hosts can reach this address, and {problem}", EXIT_USAGE)
 
 
-_LONGEST_TOKEN_BYTES = 4096
-
-
-def read_token(file: str) -> bytes:
-    with file_problems("bearer_token_file", file), Path(file).open("rb") as opened:
-        content = opened.read(_LONGEST_TOKEN_BYTES + 1)
-    token = content.strip()
-    if not token or len(content) > _LONGEST_TOKEN_BYTES or not token.isascii():
-        raise FileProblem(f"bearer_token_file: {file}: no token; write one line of ASCII")
-    return token
-
-
 Handler = Callable[[HttpRequest], HttpResponse]
 """Makes the response. It must be quick and read only the request, because it blocks the event loop."""
 
 _METHODS = ("GET", "HEAD")
+_PORTS = {"http": "80", "https": "443"}
+_SECURITY_HEADERS = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+)
+
+
+class RequestGuard:
+    """Rejects cross-site requests, and requests for other host names. `hosts` None accepts every host name.
+
+    Other host names are those that a foreign page resolves to this host, which is DNS rebinding.
+    """
+
+    def __init__(self, hosts: HostCheck | None = None) -> None:
+        self._hosts = hosts
+
+    def refused(self, request: HttpRequest) -> HttpResponse | None:
+        """Returns the error response if the request is not allowed, else None."""
+        if self._hosts is not None and not (request.authority and self._hosts.admits(request.authority)):
+            return refusal(
+                421,
+                f"not for {request.authority[:100]!a}; ask for this host by its address or its name, or add the name "
+                "to the setting hosts",
+            )
+        if not _is_same_origin_request(request):
+            return refusal(403, "asked for by a page of somebody else")
+        return None
+
+
+def _is_same_origin_request(request: HttpRequest) -> bool:
+    """Returns whether a request comes from our own page, from direct navigation, or from a non-browser program."""
+    origin, site = request.header("origin"), request.header("sec-fetch-site") or "none"
+    # Under our "Referrer-Policy: no-referrer", browsers send our own forms with the origin "null".
+    is_own_form = origin == "null" and site == "same-origin"
+    if origin and not is_own_form and not _origin_matches(origin, request.authority):
+        return False
+    if site in ("same-origin", "none"):
+        return True
+    is_visit = request.header("sec-fetch-mode") == "navigate" and request.header("sec-fetch-dest") == "document"
+    return is_visit and request.method == "GET"
+
+
+def _origin_matches(origin: str, authority: str) -> bool:
+    """Returns whether an Origin header names this host and port. Ignores the scheme, which a proxy may change."""
+    scheme, separator, place = origin.partition("://")
+    usual = _PORTS.get(scheme)
+    if not separator or usual is None:
+        return False
+    return _with_port(place, usual) == _with_port(authority, usual)
+
+
+def _with_port(authority: str, usual: str) -> str:
+    host, colon, port = authority.lower().rpartition(":")
+    return f"{authority.lower()}:{usual}" if not colon or port.endswith("]") else f"{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +334,7 @@ class HttpPage:
 
     handler: Handler
     is_open: bool = False
+    is_probe: bool = False  # whether the page is also for requests that the site's guard refuses; it must show nothing
     # Least role that may read this page. If it is SUMMARY, the handler must hide commands and users from these clients.
     role: Role = Role.FULL
     methods: tuple[str, ...] = _METHODS
@@ -305,25 +343,35 @@ class HttpPage:
 class Site:
     """Routes requests to pages by path. A page whose path ends in a slash also answers all paths below its own.
 
-    Each page allows only its `methods`.
+    Each page allows only its `methods`. `guard` decides first, for all pages except probes.
     """
 
-    def __init__(self, pages: Mapping[str, HttpPage], otherwise: HttpPage, access: HttpAccess) -> None:
+    def __init__(
+        self, pages: Mapping[str, HttpPage], otherwise: HttpPage, access: HttpAccess, guard: RequestGuard | None = None
+    ) -> None:
         self.access = access
+        self._guard = guard or RequestGuard()
         self._pages = pages
         self._otherwise = otherwise
 
     def answer(self, request: HttpRequest) -> HttpResponse:
-        """Returns the response to a request. Logs an exception in a page and answers 500."""
+        """Returns the response to a request, with headers that protect it in browsers.
+
+        Logs an exception in a page and answers 500.
+        """
+        response = self._answer(request)
+        return replace(response, headers=(*_SECURITY_HEADERS, *response.headers))
+
+    def _answer(self, request: HttpRequest) -> HttpResponse:
         top_directory = f"/{request.path[1:].partition('/')[0]}/"
         page = self._pages.get(request.path) or self._pages.get(top_directory, self._otherwise)
+        refused = None if page.is_probe else self._guard.refused(request)
+        if refused is not None:
+            return refused
         if not page.is_open:
-            if not self.access.admits_host(request.authority):
-                return refusal(
-                    421, f"not for {request.authority[:100]!a}; ask for this host by its address or its name"
-                )
-            if not self.access.admits(request.header("authorization")):
-                return refusal(401, "a bearer token is needed", ("WWW-Authenticate", "Bearer"))
+            check = self.access.check_token(request)
+            if check is not TokenCheck.ADMITTED:
+                return token_refusal(check)
             if request.role is None:
                 return refusal(403, "no name in your certificate is allowed here")
             if request.role is not Role.FULL and page.role is Role.FULL:

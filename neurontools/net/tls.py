@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,14 +16,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neurontools.net.secret_files import FileProblem, require_private
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 if TYPE_CHECKING:
     import ssl  # functions import ssl when they need it: OpenSSL takes 4 MiB of memory
-
-
-class FileProblem(Exception):
-    """A file cannot be used. The message names the file's setting, the file, the cause and the next step."""
 
 
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
@@ -36,19 +32,14 @@ def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None)
 
     kept_in = ("certificate", certificate) if key is None else ("key", key)
     with file_problems(*kept_in):
-        mode = Path(kept_in[1]).stat().st_mode
-        with Path(kept_in[1]).open("rb"):
-            pass
+        with Path(kept_in[1]).open("rb") as opened:
+            status = os.fstat(opened.fileno())
     # Without a password function, OpenSSL would prompt for a key's password on the terminal.
     loaded = certificate, key, lambda: ""
     with file_problems("certificate", certificate):
         # Try a temporary context first: a key that does not fit would leave `context` without a certificate.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*loaded)
-    if stat.S_ISREG(mode) and mode & 0o007:
-        raise FileProblem(
-            f"{kept_in[0]}: {kept_in[1]}: holds a private key and has the mode {stat.S_IMODE(mode):04o}; "
-            "take it away from others (chmod o=, or defaultMode: 0440 of a Kubernetes secret)"
-        )
+    require_private(status, *kept_in, "a private key")
     with file_problems("certificate", certificate):
         context.load_cert_chain(*loaded)
 

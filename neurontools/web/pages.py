@@ -1,4 +1,4 @@
-"""HTTP handler of the browser pages: routes, event streams, token form, session cookies and cross-site protection."""
+"""HTTP handler of the browser pages: routes, event streams, token form and session cookies."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from importlib.resources import files
 from typing import Protocol
 from urllib.parse import parse_qs, quote, unquote
 
+from neurontools.net.bearer_token import TokenCheck
 from neurontools.net.http_site import (
     PLAIN_TEXT,
     CompressedPart,
     CompressibleDocument,
-    HostCheck,
     HttpAccess,
     HttpPage,
     HttpRequest,
     HttpResponse,
     refusal,
+    token_refusal,
 )
 from neurontools.net.tls import Role
 from neurontools.util.formats import element
@@ -42,15 +43,7 @@ _CONTENT_POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-SECURITY_HEADERS = (
-    ("Content-Security-Policy", _CONTENT_POLICY),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "no-referrer"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-    ("Cross-Origin-Opener-Policy", "same-origin"),
-    ("Cache-Control", "no-store"),
-)
-_PORTS = {"http": "80", "https": "443"}
+_PAGE_HEADERS = (("Content-Security-Policy", _CONTENT_POLICY), ("Cross-Origin-Opener-Policy", "same-origin"))
 
 
 @cache
@@ -61,10 +54,9 @@ def script() -> bytes:
 class WebPages:
     """HTTP handler of the browser pages of one host or of many hosts."""
 
-    def __init__(self, cache: RenderCache, router: PageRouter, guard: RequestGuard, sessions: BrowserSessions) -> None:
+    def __init__(self, cache: RenderCache, router: PageRouter, sessions: BrowserSessions) -> None:
         self._cache = cache
         self._router = router
-        self._guard = guard
         self._sessions = sessions
         self._fixed: dict[str, tuple[str, Callable[[], bytes]]] = {
             "style.css": ("text/css; charset=utf-8", style_sheet),
@@ -77,8 +69,8 @@ class WebPages:
         return HttpPage(self._answer, is_open=True, methods=("GET", "HEAD", "POST"))
 
     def _answer(self, request: HttpRequest) -> HttpResponse:
-        response = self._guard.refused(request) or self._response(request)
-        return replace(response, headers=(*SECURITY_HEADERS, *response.headers))
+        response = self._response(request)
+        return replace(response, headers=(*_PAGE_HEADERS, *response.headers))
 
     def _response(self, request: HttpRequest) -> HttpResponse:
         name = request.path.removeprefix(BASE)
@@ -89,7 +81,10 @@ class WebPages:
         if name in self._fixed:
             kind, body = self._fixed[name]
             return HttpResponse(CompressibleDocument([CompressedPart(body())]), kind)
-        if not self._sessions.admits(request):
+        check = self._sessions.check(request)
+        if check is TokenCheck.TOO_MANY:
+            return token_refusal(check)
+        if check is not TokenCheck.ADMITTED:
             return self._token_form(request)
         if request.role is None:
             return refusal(403, "no name in your certificate is allowed here")
@@ -120,7 +115,9 @@ class WebPages:
 
     def _stream(self, request: HttpRequest, view: NavigablePageRenderer, choice: PageQuery) -> HttpResponse:
         since = request.header("last-event-id") or _query_value(request.query, "since")
-        return HttpResponse(self._cache.stream(view, choice, since), _STREAM, headers=(("X-Accel-Buffering", "no"),))
+        return HttpResponse(
+            self._cache.stream(view, choice, since, request.client), _STREAM, headers=(("X-Accel-Buffering", "no"),)
+        )
 
     def _token_form(self, request: HttpRequest) -> HttpResponse:
         """Returns the form that asks for the token. A correct token leads to the requested page."""
@@ -142,7 +139,9 @@ class WebPages:
         if not (back.startswith(BASE) and back.isascii() and back.isprintable()):
             back = BASE
         cookie = self._sessions.begin(request)
-        if cookie is None:
+        if cookie is TokenCheck.TOO_MANY:
+            return token_refusal(cookie)
+        if isinstance(cookie, TokenCheck):
             form = self._form(back, "This is not the token.")
             return HttpResponse(form, _HTML, 401, (("WWW-Authenticate", "Bearer"),))
         return _redirect(back, ("Set-Cookie", cookie))
@@ -254,48 +253,6 @@ class FleetRouter:
         del self._hosts[resting]
 
 
-class RequestGuard:
-    """Rejects cross-site requests and requests for other host names."""
-
-    def __init__(self, hosts: HostCheck) -> None:
-        self._hosts = hosts
-
-    def refused(self, request: HttpRequest) -> HttpResponse | None:
-        """Returns the error response if the request is not allowed, else None."""
-        if not request.authority or not self._hosts.admits(request.authority):
-            return refusal(421, f"not for {request.authority[:100]!a}; ask for this host by its address or its name")
-        if not _is_same_origin_request(request):
-            return refusal(403, "asked for by a page of somebody else")
-        return None
-
-
-def _is_same_origin_request(request: HttpRequest) -> bool:
-    """Returns whether a request comes from our own page, from direct navigation, or from a non-browser program."""
-    origin, site = request.header("origin"), request.header("sec-fetch-site") or "none"
-    # Under our "Referrer-Policy: no-referrer", browsers send our own forms with the origin "null".
-    is_own_form = origin == "null" and site == "same-origin"
-    if origin and not is_own_form and not _origin_matches(origin, request.authority):
-        return False
-    if site in ("same-origin", "none"):
-        return True
-    is_visit = request.header("sec-fetch-mode") == "navigate" and request.header("sec-fetch-dest") == "document"
-    return is_visit and request.method == "GET"
-
-
-def _origin_matches(origin: str, authority: str) -> bool:
-    """Returns whether an Origin header names this host and port. Ignores the scheme, which a proxy may change."""
-    scheme, separator, place = origin.partition("://")
-    usual = _PORTS.get(scheme)
-    if not separator or usual is None:
-        return False
-    return _with_port(place, usual) == _with_port(authority, usual)
-
-
-def _with_port(authority: str, usual: str) -> str:
-    host, colon, port = authority.lower().rpartition(":")
-    return f"{authority.lower()}:{usual}" if not colon or port.endswith("]") else f"{host}:{port}"
-
-
 class BrowserSessions:
     """Admits browser requests with the bearer token, or with a session cookie signed with the token.
 
@@ -308,18 +265,21 @@ class BrowserSessions:
         # Browsers accept a cookie name with the prefix __Host- only over TLS.
         self._name = "neurontools-session" if access.context is None else "__Host-neurontools-session"
 
-    def admits(self, request: HttpRequest) -> bool:
-        """Returns whether a request has a valid bearer token or session cookie."""
-        return self._access.admits(request.header("authorization")) or self._has_session(request.header("cookie"))
+    def check(self, request: HttpRequest) -> TokenCheck:
+        """Checks the session cookie of a request, or else its bearer token."""
+        return TokenCheck.ADMITTED if self._has_session(request.header("cookie")) else self._access.check_token(request)
 
-    def begin(self, request: HttpRequest) -> str | None:
-        """Returns the Set-Cookie value if the submitted form contains the correct token, else None."""
+    def begin(self, request: HttpRequest) -> str | TokenCheck:
+        """Returns the Set-Cookie value if the submitted form contains the correct token, else why there is none."""
         try:
             given = parse_qs(request.body.decode("ascii"), max_num_fields=4).get("token", [""])[0]
         except ValueError:
-            return None
-        if not given or not given.isascii() or not self._access.admits(f"Bearer {given}"):
-            return None
+            return TokenCheck.WRONG
+        if not given or not given.isascii():
+            return TokenCheck.WRONG if given else TokenCheck.MISSING
+        check = self._access.check_token(request, given)
+        if check is not TokenCheck.ADMITTED:
+            return check
         until = str(int(self._now()) + SESSION_SECONDS)
         secure = "" if self._access.context is None else "; Secure"
         value = f"{until}.{self._access.signature(_PURPOSE + until)}"

@@ -28,6 +28,8 @@ class PrivacyFilter:
         changes = self._changes
         if not changes:
             return snapshot
+        if not self.shows_users:
+            changes = {**changes, "uid": None}
         processes = tuple(replace(process, **changes) for process in snapshot.processes)  # type: ignore[arg-type]
         return replace(snapshot, processes=processes, ended=self.ended(snapshot.ended))
 

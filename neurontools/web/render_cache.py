@@ -17,6 +17,7 @@ from neurontools.web.markup import Row
 from neurontools.web.page_query import PageQuery
 
 MAX_VIEWERS = 32
+MAX_VIEWERS_OF_CLIENT = 8  # a browser opens at most 6 connections to a host
 _MAX_PAGES = 64
 _HEARTBEAT_SECONDS = 10.0  # seconds between heartbeats, by which a browser detects a dead connection
 _ROUND_SECONDS = 1.0  # seconds between two rounds of rendering
@@ -65,6 +66,7 @@ class RenderCache:
         self._tokens = _MOST_DRAWINGS_SAVED
         self._refilled_at = now()
         self.viewers = 0
+        self._viewers_of_client: dict[str, int] = {}
 
     def notify(self) -> None:
         """Signals that there is new data to draw."""
@@ -96,24 +98,31 @@ class RenderCache:
         self._start()
         return page
 
-    def stream(self, view: PageRenderer, choice: PageQuery, since: str) -> AsyncGenerator[bytes, None]:
+    def stream(self, view: PageRenderer, choice: PageQuery, since: str, client: str) -> AsyncGenerator[bytes, None]:
         """Returns a stream of server-sent events: the changes of a page since the version `since`.
 
-        A slow reader skips to the latest version. Raises CapacityExceeded if there are too many viewers or pages.
+        A slow reader skips to the latest version. Raises CapacityExceeded if there are too many viewers or pages, or
+        too many viewers at the address of this client.
         """
         if self.viewers >= MAX_VIEWERS:
             raise CapacityExceeded(f"the limit of {MAX_VIEWERS} viewers is reached; try again later")
-        return self._events(view, choice, self.rendered(view, choice), since)
+        if self._viewers_of_client.get(client, 0) >= MAX_VIEWERS_OF_CLIENT:
+            raise CapacityExceeded(
+                f"the limit of {MAX_VIEWERS_OF_CLIENT} viewers at one address is reached; close another page"
+            )
+        return self._events(view, choice, self.rendered(view, choice), since, client)
 
     async def _events(
-        self, view: PageRenderer, choice: PageQuery, page: RenderedPage, since: str
+        self, view: PageRenderer, choice: PageQuery, page: RenderedPage, since: str, client: str
     ) -> AsyncGenerator[bytes, None]:
-        if self.viewers >= MAX_VIEWERS:  # since the first check, other viewers may have arrived
+        of_client = self._viewers_of_client.get(client, 0)
+        if self.viewers >= MAX_VIEWERS or of_client >= MAX_VIEWERS_OF_CLIENT:  # others may have arrived since the check
             return
         self._mark_used(view)
         page = self._pages.setdefault((view, choice), page)
         self._start()
         self.viewers += 1
+        self._viewers_of_client[client] = of_client + 1
         page.viewers += 1
         try:
             number = page.number_of(since)
@@ -129,6 +138,9 @@ class RenderCache:
                     yield b"event: beat\ndata:\n\n"
         finally:
             self.viewers -= 1
+            self._viewers_of_client[client] -= 1
+            if not self._viewers_of_client[client]:
+                del self._viewers_of_client[client]
             page.viewers -= 1
             self._used_at[view] = self._now()
 
@@ -221,6 +233,7 @@ class RenderedPage:
         self.number = 0
         self.drawn_at_seconds = float("-inf")
         self.viewers = 0
+        self._viewers_of_client: dict[str, int] = {}
 
     @property
     def version(self) -> str:

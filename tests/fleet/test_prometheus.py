@@ -27,6 +27,7 @@ from neurontools.fleet.states import HostLink, HostState
 from neurontools.model import Severity, SourceKind
 from neurontools.util.errors import UserError
 from tests.harness.answering_server import ReceivedRequest, Reply, answering
+from tests.harness.secret_file import write_secret
 from tests.harness.tls_server import plain_server
 from tests.harness.waiting import HANG_SECONDS
 
@@ -300,8 +301,8 @@ def test_addresses_that_cannot_be_meant() -> None:
 
 
 def test_credentials_come_from_files_and_are_not_sent_in_clear(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("s3cret\n")
-    (tmp_path / "password").write_text("pass\n")
+    write_secret(tmp_path / "token", "s3cret")
+    write_secret(tmp_path / "password", "pass")
     file = tmp_path / "access.toml"
     file.write_text(f'bearer_token_file = "{tmp_path}/token"\n')
     bearer = read_prometheus_access(str(file))
@@ -309,12 +310,15 @@ def test_credentials_come_from_files_and_are_not_sent_in_clear(tmp_path: Path) -
         PrometheusServer("http://prometheus.example:9090", bearer)
     with answering(Reply(GOOD)) as (url, asked):
         for token in ("s3cret", "renewed"):
-            (tmp_path / "token").write_text(f"{token}\n")
+            write_secret(tmp_path / "token", token)
             with closing(PrometheusServer(url, bearer)) as server:
                 server.query("up", ASK_SECONDS)
         file.write_text(f'basic_user = "me"\nbasic_password_file = "{tmp_path}/password"\n')
         with closing(PrometheusServer(url, read_prometheus_access(str(file)))) as server:
             server.query("up", ASK_SECONDS)
+    (tmp_path / "password").chmod(0o644)
+    with pytest.raises(UserError, match="holds a secret and has the mode 0644; take it away from others"):
+        read_prometheus_access(str(file))
     assert [each.headers["Authorization"] for each in asked] == [
         "Bearer s3cret",
         "Bearer renewed",

@@ -19,6 +19,7 @@ PROGRAM = shutil.which("chromium")
 _FLAGS = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
     *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe"),
+    "--host-resolver-rules=MAP *.test 127.0.0.1",  # names of hostile sites
 )
 
 

@@ -16,14 +16,17 @@ STREAM = {"Accept": "text/event-stream"}
 class Site:
     """Pages for browsers on a port of this host, as a client sees them."""
 
-    def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, port: int, context: ssl.SSLContext | None = None, client: str = "127.0.0.1") -> None:
         self.port = port
+        self.client = client  # the address that connections come from
         self.context = context
 
     def connect(self) -> http.client.HTTPConnection:
         if self.context is None:
-            return http.client.HTTPConnection("127.0.0.1", self.port, HANG_SECONDS)
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=HANG_SECONDS, context=self.context)
+            return http.client.HTTPConnection("127.0.0.1", self.port, HANG_SECONDS, (self.client, 0))
+        return http.client.HTTPSConnection(
+            "127.0.0.1", self.port, timeout=HANG_SECONDS, source_address=(self.client, 0), context=self.context
+        )
 
     def ask(
         self, path: str, headers: dict[str, str] | None = None, *, method: str = "GET", body: str | None = None

@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -17,13 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools.net import http_site
+from neurontools.net.bearer_token import MOST_GUESSES, GuessLimiter, read_token
 from neurontools.net.http_server import HttpLimits
 from neurontools.net.http_site import HttpAccess, HttpPage, HttpRequest, HttpResponse, Site
-from neurontools.net.tls import FileProblem, ServerFiles, ServerTls
+from neurontools.net.secret_files import FileProblem
+from neurontools.net.tls import ServerFiles, ServerTls
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.connections import client_hello, is_closed
 from tests.harness.http_server import Serve, Served
+from tests.harness.secret_file import TOKEN, write_secret
 from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.web_site import Site as Client
 
 
 @pytest.fixture
@@ -34,8 +38,13 @@ def serve() -> Iterator[Serve]:
     thread.start()
     opened: list[Served] = []
 
-    def start(pages: dict[str, HttpPage], access: HttpAccess | None = None, limits: HttpLimits | None = None) -> Served:
-        site = Site(pages, HttpPage(pages["/"].handler, is_open=True), access or HttpAccess())
+    def start(
+        pages: dict[str, HttpPage],
+        access: HttpAccess | None = None,
+        limits: HttpLimits | None = None,
+        guard: http_site.RequestGuard | None = None,
+    ) -> Served:
+        site = Site(pages, HttpPage(pages["/"].handler, is_open=True), access or HttpAccess(), guard)
         opened.append(Served(loop, site, limits or HttpLimits()))
         return opened[-1]
 
@@ -49,6 +58,7 @@ def serve() -> Iterator[Serve]:
 
 LINES = b"water_level_ratio 0.5\n" * 10_000
 FRONT = HttpPage(lambda _: HttpResponse(b"front\n"), is_open=True)
+CHUNKED = "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
 HELLO = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -80,6 +90,9 @@ def test_pages_see_the_request_and_their_faults_are_answers(serve: Serve, caplog
         ("GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "HTTP/1.1 400 Bad Request"),
         ("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", "HTTP/1.1 405 Method Not Allowed"),
         ("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: x\r\n\r\n", "HTTP/1.1 501 Not Implemented"),
+        (f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n{CHUNKED}", "HTTP/1.1 400 Bad Request"),
+        (f"POST / HTTP/1.1\r\nHost: x\r\n{CHUNKED}", "HTTP/1.1 405 Method Not Allowed"),
+        (f"POST / HTTP/1.0\r\nHost: x\r\n{CHUNKED}", "HTTP/1.1 400 Bad Request"),
         ("nonsense\r\n\r\n", "HTTP/1.1 400 Bad Request"),
         (f"GET / HTTP/1.1\r\nX: {'x' * 40_000}\r\n\r\n", "HTTP/1.1 431 Request Header Fields Too Large"),
     ],
@@ -88,8 +101,10 @@ def test_pages_see_the_request_and_their_faults_are_answers(serve: Serve, caplog
 def test_requests(serve: Serve, request_text: str, status: str) -> None:
     with serve({"/": FRONT}).connect() as connection:
         connection.sendall(request_text.encode())
+        connection.shutdown(socket.SHUT_WR)
         with connection.makefile("rb") as reader:
             assert reader.readline().decode().strip() == status
+            assert b"HTTP/1.1 " not in reader.read(), "what follows an error is not another request"
 
 
 def test_a_connection_is_kept_until_either_side_ends_it(serve: Serve) -> None:
@@ -238,15 +253,16 @@ def resident_bytes() -> int:
 
 
 def test_names_that_are_not_ours_are_misdirected(serve: Serve) -> None:
-    access = HttpAccess(hosts=http_site.HostCheck(["metrics.example.org"]))
-    served = serve({"/": FRONT, "/echo": HttpPage(echo)}, access)
+    guard = http_site.RequestGuard(http_site.HostCheck(["metrics.example.org"]))
+    probe = HttpPage(FRONT.handler, is_open=True, is_probe=True)
+    served = serve({"/": probe, "/echo": HttpPage(echo)}, guard=guard)
     for name in ("127.0.0.1:8000", "[::1]:8000", "localhost", "a.localhost:1", socket.gethostname(), "10.1.2.3"):
         assert served.get("/echo", Host=name).status == 200
     assert served.get("/echo", Host="METRICS.example.org.:8000").status == 200
     for name in ("evil.example.org", "evil.example.org:8000", "127.0.0.1.evil.example.org", "", "localhost.evil"):
         assert served.get("/echo", Host=name).status == 421
     assert served.get("http://evil.example.org/echo", Host="localhost").status == 421
-    assert served.get("/", Host="evil.example.org").status == 200, "open pages are for everybody"
+    assert served.get("/", Host="evil.example.org").status == 200, "probes may use any name"
 
 
 def test_a_client_that_does_not_read_is_dropped_and_its_stream_waits_in_no_buffer_for_long(serve: Serve) -> None:
@@ -279,17 +295,62 @@ def test_a_client_that_does_not_read_is_dropped_and_its_stream_waits_in_no_buffe
     assert made[0] * len(piece) < 2**20
 
 
-def test_a_token_is_short_and_of_ascii(tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.write_text(" s3cret\n", "utf-8")
-    assert http_site.read_token(str(file)) == b"s3cret"
-    for content in (b"", b" ", b"x" * 5000, "gehe\u00efm".encode()):
+def test_a_token_is_long_private_and_of_ascii(tmp_path: Path) -> None:
+    file = write_secret(tmp_path / "token", f" {TOKEN} ")
+    assert read_token("t", str(file)) == TOKEN.encode()
+    file.chmod(0o640)
+    assert read_token("t", str(file)) == TOKEN.encode(), "its group may read it, as defaultMode 0440 does"
+    for mode in (0o644, 0o602, 0o601):
+        file.chmod(mode)
+        with pytest.raises(FileProblem, match=f"holds a token and has the mode {mode:04o}; take it away from others"):
+            read_token("t", str(file))
+    file.chmod(0o600)
+    for content in (b"", b" ", b"x" * 5000, "gehe\u00efm".encode(), b"a" * 40 + b"\nb"):
         file.write_bytes(content)
-        with pytest.raises(FileProblem, match="no token; write one line of ASCII"):
-            http_site.read_token(str(file))
+        with pytest.raises(FileProblem, match="does not hold a token; write one line of ASCII"):
+            read_token("t", str(file))
+    with pytest.raises(FileProblem, match=r"t: .*: the token has 31 characters; write at least 32"):
+        read_token("t", str(write_secret(file, "x" * 31)))
     file.unlink()
-    with pytest.raises(FileProblem, match=r"bearer_token_file: .*: No such file or directory; give a readable file"):
-        http_site.read_token(str(file))
+    with pytest.raises(FileProblem, match=r"t: .*: No such file or directory; give a readable file"):
+        read_token("t", str(file))
+
+
+def test_wrong_tokens_are_counted_by_address_and_logged(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = write_secret(tmp_path / "token")
+    served = serve({"/": FRONT, "/lines": HttpPage(echo)}, HttpAccess(bearer_token_file=str(token)))
+
+    def status(given: str | None, address: str) -> int:
+        with closing(Client(served.port, client=address).connect()) as client:
+            client.request("GET", "/lines", headers={} if given is None else {"Authorization": f"Bearer {given}"})
+            return client.getresponse().status
+
+    assert [status(f"wrong {number}", "127.0.0.2") for number in range(MOST_GUESSES)] == [401] * MOST_GUESSES
+    assert status(TOKEN, "127.0.0.2") == 429, "not even the right one is compared"
+    assert status(None, "127.0.0.2") == 401, "no token is no guess"
+    assert status(TOKEN, "127.0.0.3") == 200
+    for number in range(2 * MOST_GUESSES):
+        assert status(f"wrong {number}", "127.0.0.3") == 401, "a neighbour of a scraper does not shut it out"
+    assert status(TOKEN, "127.0.0.3") == 200
+    assert "a client at 127.0.0.2 sent a wrong token; it was number 1" in caplog.text
+    assert TOKEN not in caplog.text
+
+
+def test_a_refused_address_may_try_again_after_a_while() -> None:
+    now = [0.0]
+    limiter = GuessLimiter(lambda: now[0])
+    for _ in range(MOST_GUESSES):
+        limiter.record_wrong("a")
+    assert limiter.is_refused("a")
+    now[0] += 6.0
+    assert not limiter.is_refused("a")
+    limiter.record_wrong("a")
+    assert limiter.is_refused("a")
+    for number in range(5000):
+        limiter.record_wrong(str(number))
+    assert not limiter.is_refused("a"), "a flood of addresses takes no memory"
 
 
 @given(st.lists(st.binary(max_size=100_000)))

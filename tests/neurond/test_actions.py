@@ -25,6 +25,7 @@ from neurontools.model.finding import FindingKind
 from neurontools.rpc import fault_calls
 from tests.harness.answering_server import Reply, answering
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
+from tests.harness.secret_file import write_secret
 from tests.harness.snapshots import snapshot_of
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -173,7 +174,8 @@ def test_a_flood_of_findings_is_limited_and_that_is_said(host: Host) -> None:
 def test_a_webhook_is_posted_to_until_it_takes_it(host: Host, capfd: pytest.CaptureFixture[str]) -> None:
     replies = [Reply(status=500), Reply(status=302, headers={"Location": "/elsewhere"}), Reply()]
     with answering(lambda _: replies.pop(0)) as (url, posts):
-        with host.actions(f'webhook = "{url}/hook?secret=s3cr3t"\nretries = 2') as tell:
+        file = write_secret(host.directory / "url", f"{url}/hook?secret=s3cr3t")
+        with host.actions(f'webhook_url_file = "{file}"\nretries = 2') as tell:
             tell()
             wait_until(lambda: len(host.audit("action")) == 3)
     assert [post.path for post in posts] == ["/hook?secret=s3cr3t"] * 3, "redirections are not followed"
@@ -188,7 +190,8 @@ def test_a_webhook_is_posted_to_until_it_takes_it(host: Host, capfd: pytest.Capt
 def test_a_webhook_that_nobody_answers_is_a_line_and_no_more(host: Host, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as silent:  # nobody listens on it, and nobody else gets its port
         silent.bind(("127.0.0.1", 0))
-        with host.actions(f'webhook = "http://127.0.0.1:{silent.getsockname()[1]}/"\nretries = 0') as tell:
+        file = write_secret(host.directory / "url", f"http://127.0.0.1:{silent.getsockname()[1]}/")
+        with host.actions(f'webhook_url_file = "{file}"\nretries = 0') as tell:
             tell()
             wait_until(lambda: host.audit("action"))
     assert host.audit("action")[0]["outcome"] == "failed"
@@ -242,7 +245,7 @@ def test_the_audit_has_what_was_injected_and_healed(host: Host) -> None:
     ],
 )
 def test_how_a_program_ended(command: list[str], timeout_seconds: float, outcome: str, detail: str) -> None:
-    ended = BoundedCommand().run(command, b"x" * 10**6, timeout_seconds, {})
+    ended = BoundedCommand().run(command, b"x" * 10**6, timeout_seconds)
     assert ended.outcome == outcome
     assert detail in ended.detail
 
@@ -250,7 +253,7 @@ def test_how_a_program_ended(command: list[str], timeout_seconds: float, outcome
 def test_no_program_is_started_after_the_end(tmp_path: Path) -> None:
     runner = BoundedCommand()
     runner.close()
-    assert runner.run(["/bin/touch", str(tmp_path / "begun")], b"{}", HANG_SECONDS, {}).outcome == "not_started"
+    assert runner.run(["/bin/touch", str(tmp_path / "begun")], b"{}", HANG_SECONDS).outcome == "not_started"
     assert not (tmp_path / "begun").exists()
 
 

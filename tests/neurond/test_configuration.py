@@ -19,6 +19,7 @@ from neurontools import catalog
 from neurontools.util.errors import EXIT_USAGE, UserError
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.running_daemon import RunningDaemon
+from tests.harness.secret_file import write_secret
 from tests.harness.waiting import HANG_SECONDS
 
 
@@ -157,7 +158,15 @@ WRONG_LINES = [
     ("actions.command = []", EMPTY_LIST),
     ('actions.command = "/bin/true"', "input should be a valid list, not '/bin/true'"),
     ('actions.command = ["/bin/true\\u0000"]', "a program and its arguments have 1 to 4096 characters each, and none"),
-    ('actions.webhook = "file:///etc/passwd"', "'file:///etc/passwd' is not a URL; write one such as"),
+    (
+        'actions.webhook = "https://h/x?s3cr3t"',
+        "a URL may contain a secret; write it into a file that others cannot read, and",
+    ),
+    ("actions.webhook_url_file = 1", "input should be a valid string, not 1"),
+    (
+        'metrics.otlp_endpoint = "https://me:s3cr3t@h"',
+        "a URL with a login or a query may contain a secret; put",
+    ),
     ("actions.on = []", EMPTY_LIST),
     ('actions.on = ["x"]', "input should be 'begins' or 'ends', not 'x'"),
     ('actions.level = "ok"', "input should be 'notice', 'warning' or 'critical', not 'ok'"),
@@ -320,7 +329,23 @@ REFUSED = [
     ),
     (
         '[metrics]\nbearer_token_file = "{directory}/empty"',
-        "metrics.bearer_token_file: {directory}/empty: no token; write one line",
+        "metrics.bearer_token_file: {directory}/empty: does not hold a token; write one line",
+    ),
+    (
+        '[metrics]\nbearer_token_file = "{signed}/short"',
+        "metrics.bearer_token_file: {signed}/short: the token has 6 characters; write at least 32, such as the output",
+    ),
+    (
+        '[metrics]\nbearer_token_file = "{directory}/open"',
+        "metrics.bearer_token_file: {directory}/open: holds a token and has the mode 0777; take it away from others",
+    ),
+    (
+        '[actions]\nwebhook_url_file = "{directory}/open"',
+        "actions.webhook_url_file: {directory}/open: holds the URL of a webhook and has the mode 0777; take it away",
+    ),
+    (
+        '[actions]\nwebhook_url_file = "{signed}/token"',
+        "actions.webhook_url_file: {signed}/token: holds no URL; write one such as https://",
     ),
     ('[tls]\nkey = "{signed}/server.key"', "tls.key needs a certificate; set tls.certificate"),
     ('[tls]\nfull = ["a"]', "tls.full needs a certificate; set tls.certificate"),
@@ -380,7 +405,8 @@ def signed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the certificate of a server lies, that of its authority, and a token."""
     directory = tmp_path_factory.mktemp("signed")
     Authority(directory).sign("server")
-    (directory / "token").write_text("s3cret")
+    write_secret(directory / "token")
+    write_secret(directory / "short", "s3cret")
     return directory
 
 

@@ -21,6 +21,7 @@ from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.original_families import HELP, helps
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.scenario_host import ScenarioHost
+from tests.harness.secret_file import TOKEN, write_secret
 from tests.harness.waiting import HANG_SECONDS, wait_until
 from tests.harness.web_site import Site
 
@@ -131,18 +132,18 @@ def test_scrapers_with_a_certificate_read_over_tls_and_a_renewed_one_is_served(
 def test_a_token_lets_in_also_where_metrics_stay_plain_on_loopback(serve: Serve, tmp_path: Path, port: int) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.sign("server")
-    (tmp_path / "token").write_text("s3cret\n", "utf-8")
+    write_secret(tmp_path / "token")
     serve(
         f'tls = false\nbearer_token_file = "{tmp_path}/token"',
         tables=f'[tls]\ncertificate = "{certificate}"\nkey = "{key}"\n'
         f'client_ca = "{authority.file}"\nfull = ["a.example.org"]\n',
     )
     for given, status in (
-        ("Bearer s3cret", 200),
-        ("bearer  s3cret", 200),
-        ("Bearer s3cre", 401),
+        (f"Bearer {TOKEN}", 200),
+        (f"bearer  {TOKEN}", 200),
+        (f"Bearer {TOKEN[:-1]}", 401),
         ("Bearer ", 401),
-        ("Basic s3cret", 401),
+        (f"Basic {TOKEN}", 401),
         ("Bearer gehe\xefm", 401),
     ):
         assert scrape(port, Authorization=given)[0] == status

@@ -18,11 +18,11 @@ from tests.harness.attached_process import AttachedProcess
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.ports import free_port
 from tests.harness.running_daemon import RunningDaemon, StartDaemon, shared
+from tests.harness.secret_file import TOKEN, write_secret
 from tests.harness.waiting import HANG_SECONDS, wait_until
 from tests.harness.web_site import PAGE, STREAM, Site
 
 NASTY = "<img src=x onerror=alert(1)>"
-SECRET = "correct-horse-battery"
 
 
 @pytest.fixture(scope="module")
@@ -135,11 +135,12 @@ def test_a_stream_goes_on_from_what_was_seen(site: Site) -> None:
 
 def test_pages_of_others_get_nothing(site: Site) -> None:
     for host in ("evil.example", "evil.example:80", "", "127.0.0.1.evil.example"):
-        for path, headers in ((PAGE, {}), (PAGE, STREAM), ("/top/script.js", {}), ("/top/session", {})):
-            assert site.ask(path, {"Host": host, **headers})[0] == 421
+        for path in (PAGE, "/top/script.js", "/top/session", "/metrics", "/nothing"):
+            assert site.ask(path, {"Host": host})[0] == 421
+        assert site.ask(PAGE, {"Host": host, **STREAM})[0] == 421
     own = f"http://127.0.0.1:{site.port}"
     for origin in ("http://evil.example", "null", f"{own}0", "http://127.0.0.1", own.replace("http", "ftp")):
-        assert site.ask(PAGE, {"Origin": origin})[0] == 403
+        assert site.ask(PAGE, {"Origin": origin})[0] == site.ask("/metrics", {"Origin": origin})[0] == 403
     assert site.ask(PAGE, {"Origin": own})[0] == 200
     for site_of, mode, destination, status in (
         ("cross-site", "no-cors", "script", 403),
@@ -150,7 +151,7 @@ def test_pages_of_others_get_nothing(site: Site) -> None:
         ("none", "navigate", "document", 200),
     ):
         headers = {"Sec-Fetch-Site": site_of, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": destination}
-        assert site.ask(PAGE, headers)[0] == status, headers
+        assert site.ask(PAGE, headers)[0] == site.ask("/metrics", headers)[0] == status, headers
 
 
 def test_garbage_is_answered_and_harms_nobody(site: Site) -> None:
@@ -174,9 +175,14 @@ def test_thirty_two_viewers_are_let_in_and_no_more(configured: Configured, port:
     configured()
     site = Site(port)
     with contextlib.ExitStack() as stack:
-        for event in [stack.enter_context(site.stream()) for _ in range(32)]:
+        for event in [stack.enter_context(site.stream()) for _ in range(8)]:
             event()
         status, headers, text = site.ask(PAGE, STREAM)
+        assert (status, text) == (503, "the limit of 8 viewers at one address is reached; close another page\n")
+        others = [Site(port, client=f"127.0.1.{number}") for number in range(3) for _ in range(8)]
+        for event in [stack.enter_context(other.stream()) for other in others]:
+            event()
+        status, headers, text = Site(port, client="127.0.2.1").ask(PAGE, STREAM)
         assert (status, headers["Retry-After"], text) == (
             503,
             "3",
@@ -201,10 +207,12 @@ def test_commands_are_hidden_unless_allowed(configured: Configured, port: int) -
         text = page_with("mine", site, "/top/processes?columns=240")
         assert "Commands are hidden here" in text
         details = site.ask(f"/top/processes?details={pid}&columns=240")[2]
+        metrics = page_with(f'pid="{pid}"', site, "/metrics")
+        assert 'user="root"' in metrics or os.getuid() != 0
         with site.stream(f"/top/processes?details={pid}") as event:
             streamed = event()["data"]
     ended = page_with("signal 9", site, "/top/usage?columns=240")
-    for each in (text, details, streamed, ended):
+    for each in (text, details, streamed, ended, metrics):
         assert str(pid) in each
         assert "secret-argument" not in each
         assert "attached_child" not in each
@@ -219,13 +227,13 @@ def test_commands_and_users_are_shown_where_allowed_and_are_text(configured: Con
         assert "<img" not in text
         assert "are hidden" not in text
         assert site.ask("/top/usage")[0] == 200
+        assert "attached_child" in page_with(f'pid="{holder.pid}"', site, "/metrics")
 
 
 def test_a_token_becomes_a_session_and_stays_out_of_addresses(
     configured: Configured, tmp_path: Path, port: int
 ) -> None:
-    token = tmp_path / "token"
-    token.write_text(f"{SECRET}\n", "utf-8")
+    token = write_secret(tmp_path / "token")
     configured({"bearer_token_file": str(token)})
     site = Site(port)
     status, headers, text = site.ask(f"{PAGE}?columns=80")
@@ -235,16 +243,16 @@ def test_a_token_becomes_a_session_and_stays_out_of_addresses(
     assert FOR_A_PHONE in text
     assert 'type="password"' in text
     assert site.ask(PAGE, STREAM)[0] == 401
-    assert site.ask(f"{PAGE}?token={SECRET}")[0] == 401, "an address is no place for a token"
-    assert site.ask(PAGE, {"Authorization": f"Bearer {SECRET}"})[0] == 200, "programs send it"
+    assert site.ask(f"{PAGE}?token={TOKEN}")[0] == 401, "an address is no place for a token"
+    assert site.ask(PAGE, {"Authorization": f"Bearer {TOKEN}"})[0] == 200, "programs send it"
     form = {"Content-Type": "application/x-www-form-urlencoded", "Origin": f"http://127.0.0.1:{port}"}
     assert site.ask("/top/session", form, method="POST", body="token=wrong")[0] == 401
     assert site.ask("/top/session", {**form, "Origin": "http://evil.example"}, method="POST", body="x")[0] == 403
-    status, headers, _ = site.ask("/top/session?to=/top/host", form, method="POST", body=f"token={SECRET}")
+    status, headers, _ = site.ask("/top/session?to=/top/host", form, method="POST", body=f"token={TOKEN}")
     assert (status, headers["Location"]) == (303, "/top/host")
     cookie, *attributes = headers["Set-Cookie"].split("; ")
     assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(attributes)
-    assert SECRET not in headers["Set-Cookie"]
+    assert TOKEN not in headers["Set-Cookie"]
     assert site.ask(PAGE, {"Cookie": f"other=1; {cookie}"})[0] == 200
     with site.stream(Cookie=cookie) as event:
         assert "whole" in event()["data"]
@@ -254,9 +262,9 @@ def test_a_token_becomes_a_session_and_stays_out_of_addresses(
     for forged in (later, wrong, f"1.{signature}", until, "", f"².{signature}"):
         assert site.ask(PAGE, {"Cookie": f"{name}={forged}".encode().decode("latin-1")})[0] == 401
     for outside in ("https://evil.example/", "//evil.example/", "/top/%0d%0aX-Injected:%201", "/metrics"):
-        status, headers, _ = site.ask(f"/top/session?to={outside}", form, method="POST", body=f"token={SECRET}")
+        status, headers, _ = site.ask(f"/top/session?to={outside}", form, method="POST", body=f"token={TOKEN}")
         assert (status, headers["Location"], headers["X-Injected"]) == (303, "/top/", None)
-    token.write_text("another\n", "utf-8")
+    write_secret(token, f"another {TOKEN}")
     wait_until(lambda: site.ask(PAGE, {"Cookie": cookie})[0] == 401)
 
 
@@ -264,11 +272,10 @@ def test_a_token_becomes_a_session_and_stays_out_of_addresses(
 def test_over_tls_the_cookie_is_for_tls_alone(configured: Configured, tmp_path: Path, port: int) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.sign("server")
-    token = tmp_path / "token"
-    token.write_text(SECRET, "utf-8")
+    token = write_secret(tmp_path / "token")
     configured({"tls_certificate": str(certificate), "tls_key": str(key), "bearer_token_file": str(token)})
     site = Site(port, ssl.create_default_context(cafile=str(authority.file)))
-    _, headers, _ = site.ask("/top/session", method="POST", body=f"token={SECRET}")
+    _, headers, _ = site.ask("/top/session", method="POST", body=f"token={TOKEN}")
     cookie, *attributes = headers["Set-Cookie"].split("; ")
     assert cookie.startswith("__Host-")
     assert {"Secure", "HttpOnly", "SameSite=Strict", "Path=/"} <= set(attributes)

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.harness import chromium
+from tests.harness.answering_server import Reply, answering
 from tests.harness.attached_child import TAG
 from tests.harness.attached_process import AttachedProcess
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.secret_file import TOKEN, write_secret
 from tests.harness.waiting import wait_until
 from tests.harness.web_site import Site
 
@@ -21,7 +23,6 @@ pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="chromium is no
 
 NASTY = "<img src=x onerror=document.title='owned'>"
 COLUMNS = "columns=100"
-SECRET = "correct-horse-battery"
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,43 @@ def test_a_page_lives_and_breaks_no_rule(browser: chromium.Chromium, daemon: Run
     assert browser.problems == []
     own = f"http://127.0.0.1:{port}/top/"
     assert [asked for asked in browser.requested if not asked.startswith((own, "data:", "about:"))] == []
+
+
+HOSTILE = """
+(async () => {
+  const found = {};
+  const loaded = (element, name) => new Promise(done => {
+    element.onload = () => done("loaded");
+    element.onerror = () => done("refused");
+    Object.assign(element, name);
+    document.body.append(element);
+  });
+  for (const path of ["/metrics", "/top/overview", "/top/script.js", "/top/session"]) {
+    const place = "http://127.0.0.1:PORT" + path;
+    const answer = await fetch(place, {mode: "no-cors"}).then(reply => reply.text(), () => "");
+    found[path] = [
+      await fetch(place).then(() => "read", () => "refused"),
+      await fetch(place, {credentials: "include"}).then(() => "read", () => "refused"),
+      answer === "" ? "refused" : "read",
+      await loaded(document.createElement("script"), {src: place}),
+      await loaded(document.createElement("img"), {src: place}),
+    ];
+  }
+  return found;
+})()
+"""
+
+
+@pytest.mark.slow
+def test_a_page_of_another_site_reads_nothing(browser: chromium.Chromium, daemon: RunningDaemon, port: int) -> None:
+    with answering(lambda _: Reply(b"<body>hostile</body>", headers={"Content-Type": "text/html"})) as (url, _):
+        browser.load(f"http://hostile.test:{url.rpartition(':')[2]}/")
+        found = browser.value(HOSTILE.replace("PORT", str(port)))
+    assert found == dict.fromkeys(("/metrics", "/top/overview", "/top/script.js", "/top/session"), ["refused"] * 5)
+    for path in ("/metrics", "/top/overview"):  # the hostile name now leads to the daemon: DNS rebinding
+        browser.load(f"http://hostile.test:{port}{path}")
+        assert browser.value("document.body.textContent").startswith(f"not for 'hostile.test:{port}'")
+        assert browser.value(f"fetch('{path}').then(reply => reply.status)") == 421
 
 
 @pytest.mark.slow
@@ -161,16 +199,15 @@ def is_at(browser: chromium.Chromium, query: str) -> bool:
 def test_a_token_leaves_no_trace_in_addresses(
     browser: chromium.Chromium, start_daemon: StartDaemon, tmp_path: Path, port: int
 ) -> None:
-    token, file = tmp_path / "token", tmp_path / "with-token.toml"
-    token.write_text(SECRET)
+    token, file = write_secret(tmp_path / "token"), tmp_path / "with-token.toml"
     file.write_text(f'[metrics]\nlisten = "127.0.0.1:{port}"\nbearer_token_file = "{token}"\n[web]\nenabled = true\n')
     start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05", "--config", str(file))
-    browser.call("Page.navigate", url=f"{address(port)}#{SECRET}")
+    browser.call("Page.navigate", url=f"{address(port)}#{TOKEN}")
     wait_until(lambda: "Utilization" in content(browser))
     told = browser.call("Page.getNavigationHistory")
-    assert not [entry["url"] for entry in told["entries"] if SECRET in entry["url"]]
-    assert not [asked for asked in browser.requested if SECRET in asked.partition("#")[0]]
-    assert SECRET not in browser.value("document.cookie + document.referrer + location.href")
+    assert not [entry["url"] for entry in told["entries"] if TOKEN in entry["url"]]
+    assert not [asked for asked in browser.requested if TOKEN in asked.partition("#")[0]]
+    assert TOKEN not in browser.value("document.cookie + document.referrer + location.href")
     goes_on(browser)  # the stream has the cookie too
     assert [problem for problem in browser.problems if "401" not in problem] == []
 
@@ -184,10 +221,9 @@ def content(browser: chromium.Chromium) -> str:
 
 @pytest.mark.slow
 def test_who_is_one_too_many_is_told_so(browser: chromium.Chromium, daemon: RunningDaemon, port: int) -> None:
-    site = Site(port)
     with contextlib.ExitStack() as stack:
-        for _ in range(32):
-            stack.enter_context(site.stream())()
+        for number in range(32):
+            stack.enter_context(Site(port, client=f"127.0.1.{1 + number // 8}").stream())()
         browser.load(address(port))
         assert "NeuronCore v2 Utilization" in text(browser), "the page as it stands"
         wait_until(lambda: text(browser, "#state").startswith("too many viewers"))

@@ -67,7 +67,7 @@ class Hall:
         self.streams: list[Any] = []
 
     def look(self, view: Sketch | None = None) -> Any:
-        self.streams.append(self.cache.stream(view or self.sketch, PageQuery("p"), ""))
+        self.streams.append(self.cache.stream(view or self.sketch, PageQuery("p"), "", f"client {len(self.streams)}"))
         return self.streams[-1]
 
     def rendered(self, choice: PageQuery) -> RenderedPage:

@@ -15,6 +15,7 @@ from neurontools.util.errors import EXIT_INTERRUPTED
 from tests.harness.command import call_main
 from tests.harness.dashboard_terminal import TOP
 from tests.harness.running_daemon import RunningDaemon, StartDaemon, shared
+from tests.harness.secret_file import TOKEN, write_secret
 from tests.harness.waiting import HANG_SECONDS, wait_until
 from tests.harness.web_site import Site
 
@@ -131,13 +132,13 @@ def test_a_signal_ends_it(serve: Serve, shared_daemon: RunningDaemon, number: si
 
 
 def test_a_token_is_asked_for_where_a_file_says_so(serve: Serve, shared_daemon: RunningDaemon, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("sesame\n")
+    write_secret(tmp_path / "token")
     file = tmp_path / "serve.toml"
     file.write_text(f'bearer_token_file = "{tmp_path}/token"\nshow_users = true\nhosts = ["fleet.example.org"]\n')
     site = serve("--socket", shared_daemon.socket, "--serve-config", str(file))
     assert site.ask("/top/overview")[0] == 401
-    assert site.ask("/top/overview", {"Authorization": "Bearer sesame", "Host": "fleet.example.org"})[0] == 200
-    assert site.ask("/top/usage", {"Authorization": "Bearer sesame"})[0] == 200, "users are shown"
+    assert site.ask("/top/overview", {"Authorization": f"Bearer {TOKEN}", "Host": "fleet.example.org"})[0] == 200
+    assert site.ask("/top/usage", {"Authorization": f"Bearer {TOKEN}"})[0] == 200, "users are shown"
 
 
 @pytest.mark.parametrize(

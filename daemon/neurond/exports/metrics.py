@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from neurond.exports.metrics_pages import MetricsPages
     from neurond.exports.otlp import OtlpSender
     from neurontools.net.tls import Subjects
+    from neurontools.web.privacy_filter import PrivacyFilter
 
 
 BUILD = FamilyDefinition("neurontools_build", MetricKind.INFO, "The daemon and where its numbers come from")
@@ -48,8 +49,11 @@ NETWORK_OPEN_CONNECTIONS = FamilyDefinition(
 class DaemonMetrics:
     """Renders the Prometheus metrics of the latest snapshot. Belongs to the event loop's thread."""
 
-    def __init__(self, store: SnapshotStore, *, untagged_together: bool = False) -> None:
+    def __init__(
+        self, store: SnapshotStore, *, untagged_together: bool = False, hiding: PrivacyFilter | None = None
+    ) -> None:
         self._store = store
+        self._hiding = hiding
         started_at_unix_seconds = time.time()
         self._metrics = SnapshotMetrics(started_at_unix_seconds, untagged_together=untagged_together)
         self._errors = HostErrorTotals(started_at_unix_seconds)
@@ -80,7 +84,8 @@ class DaemonMetrics:
 
     def _families(self, snapshot: Snapshot) -> Iterator[MetricFamily]:
         peak_flops = catalog.peak_flops_per_core(snapshot.instance.instance_type)
-        yield from self._metrics.families(snapshot, self._before, peak_flops)
+        shown = snapshot if self._hiding is None else self._hiding.snapshot(snapshot)
+        yield from self._metrics.families(shown, self._before, peak_flops)
         yield self._errors.family()
         build = label_text(
             [
@@ -121,7 +126,12 @@ class Exporters:
     def __init__(self, settings: Settings, store: SnapshotStore) -> None:
         self._settings = settings
         self._store = store
-        self._metrics = DaemonMetrics(store, untagged_together=settings.metrics_untagged_together)
+        hiding = None
+        if settings.web:  # the metrics are for the same viewers as the pages, so they show the same
+            from neurontools.web.privacy_filter import PrivacyFilter
+
+            hiding = PrivacyFilter(settings.web_shows_commands, settings.web_shows_users)
+        self._metrics = DaemonMetrics(store, untagged_together=settings.metrics_untagged_together, hiding=hiding)
         self._pages: MetricsPages | None = None
         self._sender: OtlpSender | None = None
 

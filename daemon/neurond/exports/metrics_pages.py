@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from neurond.access import metrics_access
+from neurond.access import metrics_access, request_guard
 from neurond.settings import Settings
 from neurond.snapshots.store import SnapshotStore
 from neurond.system.lifecycle import raise_file_limit
@@ -29,7 +29,7 @@ class MetricsPages:
 
     def __init__(self, settings: Settings, metrics: Exporter, store: SnapshotStore) -> None:
         self.access = metrics_access(settings)
-        pages = {"/metrics": HttpPage(metrics_page(metrics)), "/": HttpPage(_front, is_open=True)}
+        pages = {"/metrics": HttpPage(metrics_page(metrics)), "/": HttpPage(_front, is_open=True, is_probe=True)}
         self._web: DaemonPages | None = None
         if settings.web:
             from neurond.web import DaemonPages
@@ -37,8 +37,8 @@ class MetricsPages:
 
             self._web = DaemonPages(settings, store, self.access)
             pages[BASE] = self._web.page
-            pages["/"] = HttpPage(_front_with_pages, is_open=True)
-        site = Site(pages, HttpPage(_nothing, is_open=True), self.access)
+            pages["/"] = HttpPage(_front_with_pages, is_open=True, is_probe=True)
+        site = Site(pages, HttpPage(_nothing, is_open=True), self.access, request_guard(settings))
         self._server = HttpServer(site, name="metrics", limits=HttpLimits().with_files(raise_file_limit()))
 
     async def listen(self, address: str) -> None:

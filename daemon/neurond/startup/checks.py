@@ -15,11 +15,13 @@ from neurond.service.socket_files import SocketFiles
 from neurond.settings import Settings
 from neurond.sources.simulated import simulated_shape
 from neurond.system.kernel_log import check_writable
+from neurond.webhook import read_webhook_url
 from neurontools import catalog
 from neurontools.catalog.facts import check_ultraserver_place
 from neurontools.driver.tree_writer import check_directory
 from neurontools.net.acceptor import listen_address
 from neurontools.net.http_site import is_loopback, require_auth_off_loopback
+from neurontools.net.secret_files import FileProblem
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 # Keys of [metrics] that have no effect without a listener.
@@ -81,7 +83,12 @@ def _check_web(settings: Settings) -> None:
 
 
 def _check_actions(settings: Settings) -> None:
-    """Checks the program of the [actions] table. It runs as the daemon's user: no other user may replace it."""
+    """Checks [actions]. The program runs as the daemon's user: no other user may replace it."""
+    if settings.actions and settings.actions["webhook_url_file"]:
+        try:
+            read_webhook_url(settings.actions["webhook_url_file"])
+        except FileProblem as problem:
+            raise UserError(str(problem), EXIT_USAGE) from None
     command = settings.actions["command"] if settings.actions else None
     if not command:
         return

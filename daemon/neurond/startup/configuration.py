@@ -78,6 +78,23 @@ def _http_url(text: str) -> str:
     return text
 
 
+def _otlp_endpoint(text: str) -> str:
+    address = _http_url(text).partition("://")[2]
+    if "@" in address.partition("/")[0] or "?" in address:
+        raise ValueError(
+            "a URL with a login or a query may contain a secret; put the secret into the environment variable "
+            "OTEL_EXPORTER_OTLP_HEADERS of the service"
+        )
+    return text
+
+
+def _refuse_webhook(_: str | None) -> str | None:
+    raise ValueError(
+        "a URL may contain a secret; write it into a file that others cannot read, and name the file in "
+        "actions.webhook_url_file"
+    )
+
+
 def _argument(text: str) -> str:
     if not 0 < len(text) <= 4096 or "\0" in text:
         raise ValueError("a program and its arguments have 1 to 4096 characters each, and none of them is NUL")
@@ -145,7 +162,7 @@ class MetricsTable(_Table):
     bearer_token_file: _Path | None = None
     hosts: list[Annotated[str, AfterValidator(_host_name)]] | None = None
     untagged_together: bool = False
-    otlp_endpoint: Annotated[str, AfterValidator(_http_url)] | None = None
+    otlp_endpoint: Annotated[str, AfterValidator(_otlp_endpoint)] | None = None
     otlp_interval_seconds: Annotated[_Seconds, Field(ge=1, le=3600)] = 30.0
 
 
@@ -202,7 +219,8 @@ class ActionsTable(_Table):
     """The table [actions] of the configuration file. Actions need a command or a webhook."""
 
     command: Annotated[list[_Argument], Field(min_length=1, max_length=64)] | None = None
-    webhook: Annotated[str, Field(max_length=2048), AfterValidator(_http_url)] | None = None
+    webhook: Annotated[str | None, AfterValidator(_refuse_webhook)] = None
+    webhook_url_file: _Path | None = None
     on: Annotated[list[Literal["begins", "ends"]], Field(min_length=1)] = ["begins", "ends"]
     level: Literal["notice", "warning", "critical"] = "warning"
     problems: Literal["node", "user", "all"] = "all"
@@ -213,7 +231,7 @@ class ActionsTable(_Table):
 
     def enabled_settings(self) -> dict[str, Any] | None:
         """Returns the values for `neurond.actions.ActionSettings`. None if there is neither a command nor a webhook."""
-        return self.model_dump() if self.command or self.webhook else None
+        return self.model_dump(exclude={"webhook"}) if self.command or self.webhook_url_file else None
 
 
 class DaemonConfiguration(_Table):

@@ -21,6 +21,7 @@ from neurontools.net.http_site import (
     HttpPage,
     HttpRequest,
     HttpResponse,
+    RequestGuard,
     Site,
     refusal,
     require_auth_off_loopback,
@@ -36,7 +37,6 @@ from neurontools.web.pages import (
     BrowserSessions,
     FleetRouter,
     PageRouter,
-    RequestGuard,
     SingleHostRouter,
     WebPages,
 )
@@ -116,8 +116,9 @@ async def _serve_pages(
     cache = RenderCache()
     hiding = PrivacyFilter(settings.show_commands, settings.show_users)
     router = _page_router(feed, hiding, interval_seconds, partial(call_soon, cache.notify), problems)
-    pages = WebPages(cache, router, RequestGuard(HostCheck(settings.hosts)), BrowserSessions(access))
-    site = Site({BASE: pages.page}, HttpPage(_redirect_to_pages, is_open=True), access)
+    pages = WebPages(cache, router, BrowserSessions(access))
+    front = HttpPage(_redirect_to_pages, is_open=True, is_probe=True)
+    site = Site({BASE: pages.page}, front, access, RequestGuard(HostCheck(settings.hosts)))
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     server = HttpServer(site, name="pages", limits=HttpLimits().with_files(most_files))
     try:

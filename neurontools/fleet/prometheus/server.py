@@ -16,9 +16,9 @@ import zlib
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from urllib.parse import urlencode, urljoin, urlsplit
 
+from neurontools.net.secret_files import FileProblem, read_secret
 from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.formats import option_file_label, read_options
 from neurontools.util.terminal import excerpt
@@ -326,13 +326,8 @@ def read_prometheus_access(path: str) -> PrometheusAccess:
 
 
 def _secret(key: str, file: str) -> str:
-    """Returns the only line of a file. Raises UserError if the file is unreadable or is not one line of ASCII."""
+    """Returns the only line of a file. Raises UserError if others can read the file, or it is not one line of ASCII."""
     try:
-        with Path(file).open("rb") as opened:
-            content = opened.read(4097)
-    except OSError as error:
-        raise UserError(f"{key}: {excerpt(file, 200)}: {error.strerror}; give a readable file", EXIT_USAGE) from None
-    line = content.strip()
-    if not line or len(content) > 4096 or not line.isascii() or not line.decode().isprintable():
-        raise UserError(f"{key}: {excerpt(file, 200)}: write one line of ASCII into it", EXIT_USAGE)
-    return line.decode()
+        return read_secret(key, file)
+    except FileProblem as problem:
+        raise UserError(str(problem), EXIT_USAGE) from None
