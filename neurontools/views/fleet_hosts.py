@@ -10,6 +10,7 @@ from neurontools.fleet.summary import DeviceCell
 from neurontools.model import Severity
 from neurontools.util import units
 from neurontools.views.drawing.glyphs import Glyphs
+from neurontools.views.drawing.heat_scale import heat_glyph, load_style
 from neurontools.views.drawing.lines import (
     Line,
     Run,
@@ -17,7 +18,6 @@ from neurontools.views.drawing.lines import (
     cell,
     fit,
     fit_marked,
-    load_style,
     printable,
 )
 from neurontools.views.drawing.render_context import SEVERITY_STYLES, DisplayThresholds, severity_mark
@@ -126,9 +126,7 @@ def _cell_run(cell: DeviceCell, ratio: float | None, glyphs: Glyphs) -> Run:
         return "?", "dim"
     if condition == "idle":
         return glyphs.held, "held"
-    ratio = min(max(ratio, 0.0), 1.0)
-    level = min(len(glyphs.heat) - 1, int(ratio * len(glyphs.heat)))
-    return glyphs.heat[level], load_style(ratio, _IDLE_BELOW_RATIO)
+    return heat_glyph(ratio, glyphs), load_style(ratio, _IDLE_BELOW_RATIO)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from neurontools.util import units
 from neurontools.views.drawing.core_grid import owner_text
 from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.glyphs import Glyphs, sparkline
+from neurontools.views.drawing.heat_scale import heat_glyph, heat_legend, heat_sparkline, load_style
 from neurontools.views.drawing.lines import (
-    LOADS,
     ClickTarget,
     Line,
     Run,
@@ -21,7 +21,6 @@ from neurontools.views.drawing.lines import (
     append_run,
     cell,
     fit,
-    load_style,
     printable,
     width_of,
 )
@@ -143,8 +142,12 @@ def _total_lines(context: RenderContext, axis: TimeAxis, width: int) -> list[Lin
         shown = cell(f" {name}", left)
         if left > _NAME_CELLS + 1:
             shown = cell(f" {name}", left - 1 - width_of(latest)) + latest + " "
-        drawn = sparkline(curve.values, axis.cells, context.glyphs, top or curve.highest or 1.0)
-        lines.append(fit(((shown, "label"), (drawn, "spark")), width))
+        if quantity.name == "utilization_ratio":
+            drawn = heat_sparkline(curve.values, axis.cells, context.glyphs)
+        else:
+            text_drawn = sparkline(curve.values, axis.cells, context.glyphs, top or curve.highest or 1.0)
+            drawn = [(text_drawn, "spark")]
+        lines.append(fit(((shown, "label"), *drawn), width))
     return lines
 
 
@@ -195,12 +198,9 @@ def core_entries(context: RenderContext) -> list[SearchEntry]:
 
 
 def _legend_line(context: RenderContext, width: int) -> Line:
-    glyphs, levels = context.glyphs, len(context.glyphs.heat)
+    glyphs = context.glyphs
     runs: list[Run] = [(" free ", "dim"), (glyphs.free, "dim"), ("  held and idle ", "dim"), (glyphs.held, "held")]
-    runs.append(("  0% ", "dim"))
-    runs += [(glyph, load_style((position + 0.5) / levels, 0.0)) for position, glyph in enumerate(glyphs.heat)]
-    runs.append((" 100%  no data: empty", "dim"))
-    return fit(runs, width)
+    return fit((*runs, ("  busy ", "dim"), *heat_legend(glyphs), ("  no data: empty", "dim")), width)
 
 
 def _core_line(
@@ -247,13 +247,10 @@ def _replace_cell(runs: list[Run], at: int, one: Run) -> list[Run]:
 @cache
 def _value_cells(glyphs: Glyphs, idle_below_ratio: float) -> tuple[Run, ...]:
     """Returns the cell for each percentage of utilization, 0 to 100. Character and colour both encode the value."""
-    levels = len(glyphs.heat)
     found = []
-    for hundredths in range(101):
-        value = hundredths / 100
-        style = load_style(value, idle_below_ratio)
-        is_busy = style in LOADS
-        found.append((glyphs.heat[min(levels - 1, int(value * levels))] if is_busy else glyphs.held, style))
+    for percent in range(101):
+        style = load_style(percent / 100, idle_below_ratio)
+        found.append((glyphs.held if style == "held" else heat_glyph(percent / 100, glyphs), style))
     return tuple(found)
 
 

@@ -14,6 +14,7 @@ from neurontools.util.process_text import script_text
 from neurontools.util.units import ranges_text, sum_known
 from neurontools.views.drawing.core_grid import core_grid, grid_layout, grid_rows
 from neurontools.views.drawing.glyphs import stacked_bar
+from neurontools.views.drawing.heat_scale import load_style
 from neurontools.views.drawing.lines import (
     Line,
     Run,
@@ -22,7 +23,6 @@ from neurontools.views.drawing.lines import (
     clip,
     fit,
     fit_marked,
-    load_style,
     printable,
 )
 from neurontools.views.drawing.render_context import (

@@ -13,6 +13,7 @@ from neurontools.model.process import age_seconds
 from neurontools.util import units
 from neurontools.util.units import sum_known
 from neurontools.views.drawing.figures import Figures, ProcessFigures
+from neurontools.views.drawing.heat_scale import load_style
 from neurontools.views.drawing.lines import (
     ClickTarget,
     Line,
@@ -22,7 +23,6 @@ from neurontools.views.drawing.lines import (
     clip,
     fit,
     fit_marked,
-    load_style,
     printable,
 )
 from neurontools.views.drawing.render_context import RenderContext, SearchEntry, add_scrolled_list, heading

@@ -10,6 +10,7 @@ from neurontools.util import units
 from neurontools.util.units import ranges_text
 from neurontools.views.drawing.core_grid import owner_text
 from neurontools.views.drawing.glyphs import bar, memory_style
+from neurontools.views.drawing.heat_scale import load_style
 from neurontools.views.drawing.lines import (
     SELECTED,
     ClickTarget,
@@ -236,7 +237,7 @@ def _ratio_style(context: RenderContext, ratio: float | None) -> str:
         return memory_style(ratio)
     if ratio is None:
         return "dim"
-    return "busy" if ratio >= 0.5 else "good" if ratio >= 0.02 else "idle"
+    return load_style(ratio, context.thresholds.idle_below_ratio)
 
 
 def _device_lines(context: RenderContext, plan: DeviceArrangement, width: int, height: int) -> list[Line]:

@@ -215,7 +215,7 @@ def test_whatever_a_recording_holds_something_is_drawn(snapshot: model.Snapshot,
 
 @pytest.mark.parametrize(
     ("flops", "ratio", "figure", "style"),
-    [(4.2e12, 0.9, "4.20T", "load4"), (4.2e9, 0.3, "4.20G", "load2"), (0.0, 0.0, "0", "held")],
+    [(4.2e12, 0.9, "4.20T", "load7"), (4.2e9, 0.3, "4.20G", "load2"), (0.0, 0.0, "0", "held")],
 )
 def test_flops_have_the_unit_that_fits_and_idle_is_told_from_free(
     flops: float, ratio: float, figure: str, style: str

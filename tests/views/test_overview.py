@@ -86,7 +86,7 @@ def test_a_core_is_marked_where_its_holder_is_to_be_looked_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "style"), [(0.97, "load4"), (0.6, "load3"), (0.3, "load2"), (0.03, "load1"), (0.0, "held")]
+    ("ratio", "style"), [(0.97, "load8"), (0.92, "load7"), (0.6, "load4"), (0.03, "load1"), (0.0, "held")]
 )
 def test_colour_means_load_and_held_but_idle_is_told_from_free(ratio: float, style: str) -> None:
     page = overview_page(RenderContext.from_snapshot(changed_core(SNAPSHOT, 0, utilization_ratio=ratio)), 120, 33)

@@ -1,31 +1,47 @@
-"""Colours that mean something can be read and told apart."""
+"""Colours and glyphs that mean something can be read and told apart."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
+from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
+from neurontools.views.drawing.heat_scale import heat_glyph, heat_legend, heat_sparkline, load_style
 from neurontools.views.drawing.lines import LOADS, SELECTED, THEMES
+from tests.harness.colours import DARK_BACKGROUND, LIGHT_BACKGROUND, contrast, distance
 
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(one: str, other: str) -> float:
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
+TEXTS = ("text", "dim", "strong", "label", "heading", "good", "warn", "bad", "key", "tab_current", "held", *LOADS)
 
 
 @pytest.mark.parametrize("theme", [name for name in THEMES if name != "mono"])
-def test_what_a_colour_says_can_be_read_and_told_apart(theme: str) -> None:
-    for style in (*LOADS, "held", "bad", "warn", "dim"):
-        plain, selected = THEMES[theme].style(style), THEMES[theme].style(style + SELECTED)
-        assert plain.color is not None
+def test_text_can_be_read_and_the_steps_of_the_heat_scale_look_equally_far_apart(theme: str) -> None:
+    background = DARK_BACKGROUND if THEMES[theme].is_dark else LIGHT_BACKGROUND
+    for name in THEMES[theme].styles:
+        style = THEMES[theme].style(name)
+        assert style.color is not None
+        assert name not in TEXTS or contrast(style.color, background) >= 4.5, name
+        assert style.background is None or contrast(style.color, style.background) >= 4.5, name
+    for name in TEXTS:
+        selected = THEMES[theme].style(name + SELECTED)
+        assert selected.color is not None
         assert selected.background is not None
-        assert contrast(plain.color, "#1a1a1a" if THEMES[theme].is_dark else "#ffffff") >= 3, style
-        assert style == "dim" or contrast(plain.color, selected.background) >= 3, style
-    steps = [THEMES[theme].style(name).color for name in ("held", *LOADS)]
-    assert len(set(steps)) == len(steps)
-    assert set(THEMES[theme].styles) == set(THEMES["dark"].styles)
+        assert contrast(selected.color, selected.background) >= 4.5, name
+    colours = [THEMES[theme].style(name).color or "" for name in LOADS]
+    steps = [distance(one, other) for one, other in pairwise(colours)]
+    assert min(steps) >= 0.045, "twice the least difference that one sees"
+    assert max(steps) <= 1.25 * min(steps)
+    assert THEMES[theme].styles.keys() == THEMES["dark"].styles.keys()
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+def test_busy_cores_differ_in_colour_and_in_glyph(glyphs: Glyphs) -> None:
+    ratios = (0.1, 0.3, 0.5, 0.7, 0.82, 0.87, 0.92, 0.97)
+    assert len({load_style(ratio, 0.02) for ratio in ratios}) == 8
+    assert len({glyphs.free, glyphs.held, *(heat_glyph(ratio, glyphs) for ratio in ratios)}) == 10
+    assert load_style(0.01, 0.02) == "held"
+    drawn = heat_sparkline([None, *ratios, float("nan")], 11, glyphs)
+    assert "".join(text for text, _ in drawn) == f"  {glyphs.heat} "
+    assert [style for text, style in drawn if text in glyphs.heat] == list(LOADS)
+    legend = "".join(text for text, _ in heat_legend(glyphs))
+    assert legend == "0{}20{}40{}60{}80{}85{}90{}95{}100 %".format(*glyphs.heat)

@@ -8,7 +8,8 @@ from neurontools.model import LogicalNeuronCore
 from neurontools.util import units
 from neurontools.util.units import sum_known
 from neurontools.views.drawing.figures import Figures
-from neurontools.views.drawing.glyphs import bar, memory_style, sparkline, thin_bar
+from neurontools.views.drawing.glyphs import bar, memory_style, thin_bar
+from neurontools.views.drawing.heat_scale import heat_glyph, heat_sparkline, load_style
 from neurontools.views.drawing.lines import (
     BLANK,
     SELECTED,
@@ -17,7 +18,6 @@ from neurontools.views.drawing.lines import (
     Run,
     TextPage,
     fit,
-    load_style,
     printable,
     styled,
 )
@@ -233,7 +233,7 @@ def _core_runs(context: RenderContext, core: LogicalNeuronCore, cells: int) -> l
     runs += bar(ratio, room, context.glyphs, style)
     if spark and context.series is not None:
         trend = context.series.core_trend(core.cores[0].index, len(core.cores), spark) if is_shown else ()
-        runs += [(" ", "text"), (sparkline(trend, spark, context.glyphs), "spark")]
+        runs += [(" ", "text"), *heat_sparkline(trend, spark, context.glyphs)]
     runs += [(mark, style), ("[", "dim")] if mark else [(" [", "dim")]
     runs += [(figure, style), ("] ", "dim")]
     return runs
@@ -255,8 +255,7 @@ def _level_glyph(context: RenderContext, core: LogicalNeuronCore, ratio: float |
     free = context.figures.free[core.index]
     if ratio is None or (free and not ratio):
         return context.glyphs.track if free or not is_shown else "?"
-    levels = context.glyphs.levels
-    return levels[max(1, min(len(levels) - 1, round(ratio * (len(levels) - 1))))]
+    return heat_glyph(ratio, context.glyphs)
 
 
 def _core_style(context: RenderContext, core: LogicalNeuronCore, ratio: float | None) -> str:

@@ -49,7 +49,7 @@ class Glyphs:
     vertical: str
     tick: str  # tick mark before a label of a time axis
     info: str  # mark of an event with severity info on a time axis
-    heat: str  # characters for a core in a heat map, from low to full utilization
+    heat: str  # characters of the steps of the heat scale, from low to full utilization
     held: str  # mark of a held but idle core in a heat map
     free: str
     is_dotted: bool = False  # plots draw with braille characters of 2 by 4 dots
@@ -83,8 +83,8 @@ UNICODE = Glyphs(
     vertical="│",
     tick="╵",
     info="•",
-    heat="▂▃▄▅▆▇█",
-    held="▁",
+    heat="▁▂▃▄▅▆▇█",
+    held="▫",
     free="·",
     is_dotted=True,
 )
@@ -122,7 +122,7 @@ ASCII = Glyphs(
     vertical="|",
     tick="|",
     info="o",
-    heat=":-=+*%#",
+    heat=":-=+*x%#",
     held="_",
     free=".",
 )

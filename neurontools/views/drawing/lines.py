@@ -25,8 +25,8 @@ RowType = TypeVar("RowType")
 _LEAST_REST_CELLS = 12
 FOUND, SELECTED = "+found", "+selected"
 _QUIET = ("text", "dim", "idle")
-LOADS = ("load1", "load2", "load3", "load4")
-"""Styles of busy cores, from low to high load. Held idle cores have `held`, free cores have `dim`."""
+LOADS = ("load1", "load2", "load3", "load4", "load5", "load6", "load7", "load8")
+"""Styles of the steps of the heat scale, from low to high utilization. Neighbours are equally far apart in OKLab."""
 _COLOUR_PATTERN = re.compile(r"#[0-9a-fA-F]{6}", re.ASCII)
 _NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,30}", re.ASCII)
 _COLOUR_KEYS = ("color", "background")
@@ -237,11 +237,6 @@ def row_line(columns: Sequence[tuple[TableColumn[RowType], int]], row: RowType, 
     return fit(runs, width)
 
 
-def load_style(ratio: float, idle_below_ratio: float) -> str:
-    """Returns the style of a held core by its utilization (0..1); "held" below `idle_below_ratio`."""
-    return LOADS[min(len(LOADS) - 1, int(min(ratio, 1.0) * len(LOADS)))] if ratio >= idle_below_ratio else "held"
-
-
 @dataclass(frozen=True, slots=True)
 class Style:
     """How text looks: colours as "#rrggbb" (None: the terminal's default) and attributes such as bold."""
@@ -279,7 +274,7 @@ def _make_theme(
     warn: str,
     bad: str,
     busy: str,
-    load: tuple[str, str, str, str],
+    load: tuple[str, ...],
     system: str,
     track: str,
     bar: tuple[str, str],
@@ -328,17 +323,17 @@ DARK = _make_theme(
     "dark",
     is_dark=True,
     text="#d8dee4",
-    dim="#7d8590",
+    dim="#8b949e",
     accent="#79b8ff",
     good="#56d364",
     warn="#e3b341",
     bad="#ff7b72",
     busy="#3fb950",
-    load=("#6fa588", "#57b06f", "#3fb950", "#6ee07f"),
+    load=("#78a1ec", "#4eb6f0", "#02c9e5", "#12d6ca", "#2de0a8", "#6aed91", "#9ff673", "#d1fc4c"),
     system="#d29922",
     track="#3d444d",
     bar=("#e6edf3", "#1f4b7a"),
-    selected="#2d3f55",
+    selected="#26364a",
 )
 
 
@@ -346,17 +341,17 @@ LIGHT = _make_theme(
     "light",
     is_dark=False,
     text="#1f2328",
-    dim="#656d76",
+    dim="#59626b",
     accent="#0550ae",
     good="#116329",
     warn="#7d4e00",
     bad="#b31d28",
     busy="#1a7f37",
-    load=("#4d7a2a", "#2f7d31", "#1a7f37", "#0b5c26"),
+    load=("#2d6ac1", "#036fa0", "#056e7b", "#056a55", "#02642a", "#055119", "#0a3f0c", "#092d02"),
     system="#9a6700",
     track="#c4cad1",
     bar=("#ffffff", "#0550ae"),
-    selected="#cfe4ff",
+    selected="#e6f1ff",
 )
 
 
@@ -365,17 +360,17 @@ COLOUR_BLIND = _make_theme(
     "colour-blind",
     is_dark=True,
     text="#e6e6e6",
-    dim="#8c8c8c",
+    dim="#9c9c9c",
     accent="#56b4e9",
     good="#56b4e9",
     warn="#e69f00",
-    bad="#ff7a33",
+    bad="#ff8a4a",
     busy="#0f9bd8",
-    load=("#8aa9bd", "#5fa8d3", "#2ba5de", "#6cc4f0"),
+    load=("#62a8f4", "#7faede", "#9ab3c7", "#b2b9b4", "#c5c8b3", "#d8d6b2", "#ebe5af", "#fff4ac"),
     system="#f0e442",
     track="#4d4d4d",
     bar=("#ffffff", "#004d80"),
-    selected="#3a4653",
+    selected="#2a3640",
 )
 
 
@@ -383,17 +378,17 @@ COLOUR_BLIND_LIGHT = _make_theme(
     "colour-blind-light",
     is_dark=False,
     text="#1a1a1a",
-    dim="#666666",
+    dim="#5c5c5c",
     accent="#005b94",
     good="#005b94",
     warn="#8a5a00",
     bad="#a83200",
     busy="#0072b2",
-    load=("#3d78a6", "#1f76ad", "#0072b2", "#00507d"),
+    load=("#876400", "#6b6147", "#515f70", "#2e5589", "#084491", "#033172", "#001e56", "#000c3a"),
     system="#8f7a00",
     track="#c2c2c2",
     bar=("#ffffff", "#005b94"),
-    selected="#d4e6f5",
+    selected="#e6f0fb",
 )
 
 
@@ -442,7 +437,8 @@ def _resolve_style(theme_name: str, name: str) -> Style:
         return style
     if theme.selected_background is None:
         return Style(bold=style.bold, reverse=not style.reverse, underline=style.underline)
-    return Style(style.color, theme.selected_background, bold=True, underline=style.underline)
+    color = theme.style("text").color if base in _QUIET else style.color
+    return Style(color, theme.selected_background, bold=True, underline=style.underline)
 
 
 class InvalidTheme(ValueError):

@@ -1,0 +1,55 @@
+"""The heat scale: eight steps of utilization, each with its colour and glyph, for bars, sparklines and heat maps."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+
+from neurontools.views.drawing.glyphs import Glyphs
+from neurontools.views.drawing.lines import LOADS, Run, append_run
+
+BOUNDS = (0.20, 0.40, 0.60, 0.80, 0.85, 0.90, 0.95)
+"""Lower bounds of all steps but the first. The steps are finer above 80 %, because most busy cores are there."""
+
+
+def heat_step(ratio: float) -> int:
+    """Returns the step (0 to 7) of a utilization (0..1); values outside get the nearest step."""
+    return bisect_right(BOUNDS, ratio + 1e-9)
+
+
+def load_style(ratio: float, idle_below_ratio: float) -> str:
+    """Returns the style of a held core by its utilization (0..1); "held" below `idle_below_ratio`."""
+    return LOADS[heat_step(ratio)] if ratio >= idle_below_ratio else "held"
+
+
+def heat_glyph(ratio: float, glyphs: Glyphs) -> str:
+    """Returns the character for a utilization (0..1)."""
+    return glyphs.heat[heat_step(ratio)]
+
+
+@lru_cache(4)
+def _cells_by_percent(glyphs: Glyphs) -> tuple[Run, ...]:
+    return tuple((heat_glyph(percent / 100, glyphs), LOADS[heat_step(percent / 100)]) for percent in range(101))
+
+
+def heat_sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs) -> list[Run]:
+    """Draws the last `width` utilizations as a sparkline, newest at the right. An unknown value leaves a gap."""
+    shown = values[-width:] if width > 0 else ()
+    runs: list[Run] = [(" " * (width - len(shown)), "text")] if width > len(shown) else []
+    cells = _cells_by_percent(glyphs)
+    for value in shown:
+        if value is None or not math.isfinite(value):
+            append_run(runs, " ", "text")
+        else:
+            append_run(runs, *cells[round(100 * min(1.0, max(0.0, value)))])
+    return runs
+
+
+def heat_legend(glyphs: Glyphs) -> list[Run]:
+    """Draws the legend of the scale: each glyph between the bounds of its step, in percent."""
+    runs: list[Run] = [("0", "dim")]
+    for step, bound in enumerate((*BOUNDS, 1.0)):
+        runs += [(glyphs.heat[step], LOADS[step]), (f"{bound * 100:.0f}", "dim")]
+    return [*runs, (" %", "dim")]
