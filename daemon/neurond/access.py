@@ -14,7 +14,7 @@ def server_tls(settings: Settings, protocols: Sequence[str] = ()) -> ServerTls |
     """Returns the TLS setup of [tls]; None without a certificate. Raises UserError for an invalid file."""
     if settings.tls_certificate is None:
         return None
-    files = ServerFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+    files = ServerFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca, settings.tls_client_crl)
     return ServerTls(files, "tls.", protocols)
 
 
@@ -24,7 +24,7 @@ def allowed_subjects(settings: Settings) -> Subjects:
 
 def check_certificates(settings: Settings) -> None:
     """Raises UserError for contradictions in [tls], invalid certificate files, or an API without authentication."""
-    for name in ("key", "client_ca", "summary", "full"):
+    for name in ("key", "client_ca", "client_crl", "summary", "full"):
         if settings.tls_certificate is None and getattr(settings, f"tls_{name}") is not None:
             raise UserError(f"tls.{name} needs a certificate; set tls.certificate", EXIT_USAGE)
     names = [*(settings.tls_summary or ()), *(settings.tls_full or ())]
@@ -33,6 +33,8 @@ def check_certificates(settings: Settings) -> None:
             "tls.summary and tls.full name certificates of clients, which nobody asks for; set tls.client_ca",
             EXIT_USAGE,
         )
+    if settings.tls_client_crl is not None and settings.tls_client_ca is None:
+        raise UserError("tls.client_crl needs the CAs of the clients; set tls.client_ca", EXIT_USAGE)
     twice = sorted(set(settings.tls_summary or ()) & set(settings.tls_full or ()))
     if twice:
         raise UserError(f"tls.summary and tls.full both have {twice[0]}; leave it in one of them", EXIT_USAGE)
@@ -59,7 +61,12 @@ def metrics_access(settings: Settings) -> HttpAccess:
     tls: ServerTls | None = None
     named: Subjects | None = None
     if settings.metrics_tls and settings.metrics_tls_certificate is not None:
-        files = ServerFiles(settings.metrics_tls_certificate, settings.metrics_tls_key, settings.metrics_tls_client_ca)
+        files = ServerFiles(
+            settings.metrics_tls_certificate,
+            settings.metrics_tls_key,
+            settings.metrics_tls_client_ca,
+            settings.metrics_tls_client_crl,
+        )
         tls = ServerTls(files, "metrics.tls_")
     elif settings.metrics_tls:
         tls, named = server_tls(settings), allowed_subjects(settings)

@@ -28,6 +28,7 @@ class Settings:
     tls_certificate: str | None = None  # certificate file (PEM) of all network listeners; None: no TLS
     tls_key: str | None = None  # key file (PEM) of tls_certificate; None: the key is in the certificate file
     tls_client_ca: str | None = None  # file (PEM) of the CAs for client certificates; None: clients need no certificate
+    tls_client_crl: str | None = None  # file (PEM) of revoked client certificates; None: none is revoked
     tls_summary: list[str] | None = None  # certificate names of clients that may see only summaries
     tls_full: list[str] | None = None  # certificate names of clients that may see everything
     metrics_listen: str | None = None  # address of the HTTP listener for /metrics; None: no listener
@@ -35,6 +36,7 @@ class Settings:
     metrics_tls_certificate: str | None = None  # certificate file for /metrics; None: tls_certificate applies
     metrics_tls_key: str | None = None  # key file (PEM) for /metrics; None: the key is in the certificate file
     metrics_tls_client_ca: str | None = None  # file (PEM) of client CAs for /metrics; None: clients need no certificate
+    metrics_tls_client_crl: str | None = None  # file (PEM) of revoked client certificates for /metrics
     metrics_bearer_token_file: str | None = None  # file of the token of the metrics listener; None: no token
     metrics_hosts: list[str] | None = None  # accepted Host headers, besides the host's own names; None: any header
     web: bool = False  # whether the metrics listener serves pages for browsers

@@ -228,6 +228,10 @@ class HttpServer:
         for acceptor in self._acceptors:
             acceptor.close()
         self._acceptors.clear()
+        self.disconnect_clients()
+
+    def disconnect_clients(self) -> None:
+        """Closes all connections, also streams. Clients may connect again."""
         for task in self._tasks:
             task.cancel()
 

@@ -204,12 +204,17 @@ class HttpAccess:
         """Returns the HMAC of a text, with the current token as the key; "" without a token."""
         return "" if self._token is None else self._token.signature(text)
 
-    def reload(self) -> None:
-        """Reads changed certificate and token files again. If a file is invalid, the old contents stay in use."""
-        if self._tls is not None:
-            self._tls.reload()
+    def reload(self) -> bool:
+        """Reads changed certificate and token files again. If a file is invalid, the old contents stay in use.
+
+        Returns whether other client certificates are accepted now, so that all clients have to reconnect.
+        """
         if self._token is not None:
             self._token.reload()
+        if self._tls is None:
+            return False
+        authorities = self._tls.authorities
+        return self._tls.reload() and self._tls.authorities != authorities
 
 
 def token_refusal(check: TokenCheck) -> HttpResponse:

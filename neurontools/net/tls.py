@@ -83,6 +83,9 @@ def _identity(file: str) -> tuple[int, ...] | None:
 _log = logging.getLogger(__name__)
 
 
+_CRL_MARK = b"-----BEGIN X509 CRL-----"
+
+
 @dataclass(frozen=True, slots=True)
 class ServerFiles:
     """Paths of the PEM files of a TLS server."""
@@ -90,13 +93,14 @@ class ServerFiles:
     certificate: str
     key: str | None = None  # path of the key's file; None if the certificate file contains the key
     client_ca: str | None = None  # CAs that sign client certificates; None: clients need no certificate
+    client_crl: str | None = None  # certificate revocation lists of these CAs; None: no certificate is revoked
 
 
 class ServerTls:
     """Creates TLS contexts of a server and renews them when the PEM files change. For one thread only.
 
-    `context` is for the next handshake. `authorities` has the contents of the client CA file, for comparison. The
-    constructor raises UserError for an invalid file. In messages, `message_prefix` precedes the names of settings.
+    `context` is for the next handshake. `authorities` has the contents of the client CA and CRL files, for comparison.
+    The constructor raises UserError for an invalid file. In messages, `message_prefix` precedes the names of settings.
     `protocols` are for ALPN.
     """
 
@@ -125,7 +129,10 @@ class ServerTls:
         return True
 
     def _read_files(self) -> tuple[ssl.SSLContext, bytes]:
-        """Returns a new TLS context and the contents of the client CA file. Raises FileProblem for an unusable file.
+        """Returns a new TLS context and the contents of the client CA and CRL files.
+
+        Raises FileProblem for an unusable file. If the CRL of a CA is missing or too old, OpenSSL refuses all its
+        certificates.
 
         Disables session resumption: a resumed session skips the check of the client's certificate.
         """
@@ -142,10 +149,21 @@ class ServerTls:
             return context, b""
         load_authorities(context, "client_ca", self._files.client_ca)
         with file_problems("client_ca", self._files.client_ca):
-            return context, Path(self._files.client_ca).read_bytes()
+            authorities = Path(self._files.client_ca).read_bytes()
+        if self._files.client_crl is None:
+            return context, authorities
+        crl = self._files.client_crl
+        with file_problems("client_crl", crl):
+            revoked = Path(crl).read_bytes()
+            if _CRL_MARK not in revoked:
+                raise FileProblem(f"client_crl: {crl}: holds no CRL; give the PEM file of openssl ca -gencrl")
+            context.load_verify_locations(crl)
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+        return context, authorities + revoked
 
     def _file_identities(self) -> object:
-        return identities(self._files.certificate, self._files.key, self._files.client_ca)
+        files = self._files
+        return identities(files.certificate, files.key, files.client_ca, files.client_crl)
 
 
 class ClientTls:

@@ -339,6 +339,7 @@ _ALERTS = (
         "it does not trust the authority that signed this client's certificate; see its tls.client_ca",
     ),
     ("ALERT_CERTIFICATE_EXPIRED", "this client's certificate has expired; renew it, or see whether its clock is off"),
+    ("ALERT_CERTIFICATE_REVOKED", "this client's certificate is revoked; ask for a new one"),
     ("ALERT_CERTIFICATE_REQUIRED", "it wants a certificate; give --tls-cert and --tls-key"),
     ("ALERT_BAD_CERTIFICATE", "it refuses this client's certificate; its log says why (is a clock off?)"),
     ("ALERT_CERTIFICATE_UNKNOWN", "it refuses this client's certificate; its log says why (is a clock off?)"),

@@ -38,9 +38,22 @@ class Authority:
         for flag, unix_seconds in (("-startdate", begins_unix_seconds), ("-enddate", ends_unix_seconds)):
             if unix_seconds is not None:
                 times = (*times, flag, datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y%m%d%H%M%SZ"))
-        signer = ("-config", self._configuration(), "-extfile", extensions, "-cert", self.file, "-keyfile", self._key)
+        signer = (*self._signer(), "-extfile", extensions)
         _openssl("ca", "-batch", "-notext", *signer, "-in", request, "-out", certificate, *times)
         return certificate, key
+
+    def revoke(self, certificate: Path) -> None:
+        """Revokes a certificate in the next list that `write_crl` writes."""
+        _openssl("ca", *self._signer(), "-revoke", certificate)
+
+    def write_crl(self, *, seconds: int = 86_400) -> Path:
+        """Writes the list of revoked certificates, which is valid for some seconds, to a file and returns the path."""
+        written = self._directory / f"{self._name}.new-crl"
+        _openssl("ca", *self._signer(), "-gencrl", "-crlsec", str(seconds), "-out", written)
+        return written.replace(self._directory / f"{self._name}.crl")
+
+    def _signer(self) -> tuple[str | Path, ...]:
+        return "-config", self._configuration(), "-cert", self.file, "-keyfile", self._key
 
     def _configuration(self) -> Path:
         database = self._directory / f"{self._name}.database"

@@ -41,6 +41,7 @@ class NetworkDaemon:
     ) -> None:
         self._signed: dict[str, Files] = {}
         self.authority = Authority(directory)
+        self.crl = self.authority.write_crl()
         self.server = self.authority.sign("server", "DNS:localhost", "IP:::1")
         self.state = directory / "state"
         self.state.mkdir(0o700)
@@ -60,6 +61,7 @@ class NetworkDaemon:
         certificate, key = self.server
         self._configuration.write_text(
             f'[tls]\ncertificate = "{certificate}"\nkey = "{key}"\nclient_ca = "{self.authority.file}"\n'
+            f'client_crl = "{self.crl}"\n'
             f'full = ["{ADMIN}"]\nsummary = ["{viewers}"]\n',
             "utf-8",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from neurontools.net.tls import Role, ServerFiles, ServerTls, Subjects, checked_name, subject_names
 from neurontools.util.errors import EXIT_USAGE, UserError
 from tests.harness.certificates import Authority, needs_openssl
+from tests.harness.waiting import wait_until
 
 pytestmark = needs_openssl
 
@@ -115,6 +117,39 @@ def test_an_authority_that_is_taken_away_signs_for_nobody_any_more(authority: Au
     assert served(tls, authority.file, new)
     with pytest.raises(ssl.SSLError, match=r"(?i)certificate verify failed"):
         served(tls, authority.file, old)
+
+
+def test_a_list_of_revoked_certificates_is_read_again_and_must_be_fresh(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = replace(files_of(authority, authority.sign("server")), client_crl=str(authority.write_crl()))
+    lost, kept = authority.sign("lost"), authority.sign("kept")
+    tls = ServerTls(files, "tls.")
+    assert served(tls, authority.file, lost)
+    authority.revoke(lost[0])
+    crl = authority.write_crl()
+    assert tls.reload()
+    assert served(tls, authority.file, kept)
+    with pytest.raises(ssl.SSLError, match=r"(?i)certificate revoked"):
+        served(tls, authority.file, lost)
+    whole = crl.read_bytes()
+    for damaged in (b"", whole[:100], authority.file.read_bytes()):
+        crl.write_bytes(damaged)
+        assert not tls.reload()
+        with pytest.raises(ssl.SSLError, match=r"(?i)certificate revoked"):
+            served(tls, authority.file, lost)
+    assert f"tls.client_crl: {crl}: holds no CRL; give the PEM file of openssl ca -gencrl" in caplog.text
+    authority.write_crl(seconds=1)
+    assert tls.reload()
+
+    def is_refused() -> bool:
+        try:
+            served(tls, authority.file, kept)
+        except ssl.SSLError as error:
+            return "CRL has expired" in str(error)
+        return False
+
+    wait_until(is_refused)  # a list that nobody renews could hide a revocation
 
 
 @pytest.mark.parametrize("is_separate", [True, False])

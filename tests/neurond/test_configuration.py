@@ -95,7 +95,7 @@ WRONG_LINES = [
     *(
         (f'{key} = ""', EMPTY)
         for key in (
-            *("daemon.socket", "daemon.group", "daemon.state_directory"),
+            *("daemon.socket", "daemon.group", "daemon.state_directory", "tls.client_crl", "metrics.tls_client_crl"),
             *("metrics.tls_certificate", "metrics.tls_key", "metrics.tls_client_ca", "metrics.bearer_token_file"),
             *("tls.certificate", "tls.key", "tls.client_ca", "sysfs.root", "export.sysfs", "export.kernel_log"),
         )
@@ -347,6 +347,9 @@ REFUSED = [
         '[actions]\nwebhook_url_file = "{signed}/token"',
         "actions.webhook_url_file: {signed}/token: holds no URL; write one such as https://",
     ),
+    (f'{SERVER}client_crl = "{{signed}}/token"', "tls.client_crl needs the CAs of the clients; set tls.client_ca"),
+    (f'{CLIENTS}client_crl = "{{signed}}/token"', "tls.client_crl: {signed}/token: holds no CRL; give the PEM file of"),
+    ('[metrics]\ntls_client_crl = "/x"', "metrics.tls_client_crl needs the CAs of the clients; set metrics.tls_client"),
     ('[tls]\nkey = "{signed}/server.key"', "tls.key needs a certificate; set tls.certificate"),
     ('[tls]\nfull = ["a"]', "tls.full needs a certificate; set tls.certificate"),
     (SERVER.replace("server.key", "absent"), "tls.key: {signed}/absent: No such file or directory; give a"),

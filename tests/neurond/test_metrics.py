@@ -96,7 +96,10 @@ def test_scrapers_with_a_certificate_read_over_tls_and_a_renewed_one_is_served(
 ) -> None:
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     certificate, key = old.sign("server")
-    daemon = serve(f'tls_certificate = "{certificate}"\ntls_key = "{key}"\ntls_client_ca = "{old.file}"')
+    daemon = serve(
+        f'tls_certificate = "{certificate}"\ntls_key = "{key}"\ntls_client_ca = "{old.file}"'
+        f'\ntls_client_crl = "{old.write_crl()}"'
+    )
 
     def secured(context: ssl.SSLContext) -> int:
         """The status that a scraper with these certificates gets."""
@@ -126,6 +129,13 @@ def test_scrapers_with_a_certificate_read_over_tls_and_a_renewed_one_is_served(
         return False
 
     wait_until(is_served)
+    with contextlib.closing(Site(port, later).connect()) as kept:
+        kept.request("GET", "/metrics")
+        kept.getresponse().read()
+        old.revoke(reader[0])
+        old.write_crl()
+        assert kept.sock.recv(1) == b"", "a connection from before the revocation ends"
+    assert not is_served()
 
 
 @needs_openssl

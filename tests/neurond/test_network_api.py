@@ -268,6 +268,20 @@ def test_a_renewed_certificate_ends_no_connection_and_names_or_authorities_taken
             again.recv(1)
 
 
+def test_a_revoked_certificate_ends_its_connection_and_gets_no_other(start: Start) -> None:
+    network = start()
+    admin, viewer = network.context(network.admin()), network.context(network.viewer())
+    with network.watch(admin) as connection:
+        summaries(connection, 1)
+        network.authority.revoke(network.admin()[0])
+        network.authority.write_crl()
+        received_until_close(connection)
+    with pytest.raises(ssl.SSLError, match=r"(?i)revoked"), network.watch(admin) as again:
+        again.recv(1)
+    with network.watch(viewer) as other:
+        summaries(other, 1)
+
+
 @pytest.mark.slow  # three seconds and more
 def test_a_connection_lasts_as_long_as_its_certificate(network: NetworkDaemon) -> None:
     seconds = 3.0

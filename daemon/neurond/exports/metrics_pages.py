@@ -55,7 +55,8 @@ class MetricsPages:
 
     def observe(self) -> None:
         """Handles a new snapshot: reloads changed certificates and updates the pages."""
-        self.access.reload()
+        if self.access.reload():
+            self._server.disconnect_clients()
         if self._web is not None:
             self._web.observe()
 

@@ -25,7 +25,7 @@ from neurontools.net.secret_files import FileProblem
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 # Keys of [metrics] that have no effect without a listener.
-_LISTENER_KEYS = ("tls", "tls_certificate", "tls_key", "tls_client_ca", "bearer_token_file", "hosts")
+_LISTENER_KEYS = ("tls", "tls_certificate", "tls_key", "tls_client_ca", "tls_client_crl", "bearer_token_file", "hosts")
 
 
 def check_settings(settings: Settings) -> None:
@@ -54,6 +54,8 @@ def _check_ultraserver(settings: Settings) -> None:
 def _check_metrics(settings: Settings) -> None:
     if settings.metrics_tls_certificate is None and (settings.metrics_tls_key or settings.metrics_tls_client_ca):
         raise UserError("metrics.tls_key and tls_client_ca need a certificate; set metrics.tls_certificate", EXIT_USAGE)
+    if settings.metrics_tls_client_crl is not None and settings.metrics_tls_client_ca is None:
+        raise UserError("metrics.tls_client_crl needs the CAs of the clients; set metrics.tls_client_ca", EXIT_USAGE)
     metrics_access(settings)
     if settings.metrics_listen is None:
         for key in _LISTENER_KEYS:

@@ -149,6 +149,7 @@ class TlsTable(_Table):
     certificate: _Path | None = None
     key: _Path | None = None
     client_ca: _Path | None = None
+    client_crl: _Path | None = None
     summary: _Subjects | None = None
     full: _Subjects | None = None
 
@@ -159,6 +160,7 @@ class MetricsTable(_Table):
     tls_certificate: _Path | None = None
     tls_key: _Path | None = None
     tls_client_ca: _Path | None = None
+    tls_client_crl: _Path | None = None
     bearer_token_file: _Path | None = None
     hosts: list[Annotated[str, AfterValidator(_host_name)]] | None = None
     untagged_together: bool = False

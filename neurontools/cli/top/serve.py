@@ -53,6 +53,7 @@ class ServeSettings:
     tls_certificate: str | None = None
     tls_key: str | None = None
     tls_client_ca: str | None = None
+    tls_client_crl: str | None = None
     bearer_token_file: str | None = None
     hosts: tuple[str, ...] = ()
     show_commands: bool = False
@@ -62,9 +63,12 @@ class ServeSettings:
         """Returns the rules for access to the server. Raises UserError if a file is invalid."""
         tls = None
         if self.tls_certificate is not None:
-            tls = ServerTls(ServerFiles(self.tls_certificate, self.tls_key, self.tls_client_ca), "--serve-config: tls_")
+            files = ServerFiles(self.tls_certificate, self.tls_key, self.tls_client_ca, self.tls_client_crl)
+            tls = ServerTls(files, "--serve-config: tls_")
         elif self.tls_key is not None or self.tls_client_ca is not None:
             raise UserError("--serve-config: tls_key and tls_client_ca need tls_certificate", EXIT_USAGE)
+        if self.tls_client_crl is not None and self.tls_client_ca is None:
+            raise UserError("--serve-config: tls_client_crl needs tls_client_ca", EXIT_USAGE)
         return HttpAccess(tls, bearer_token_file=self.bearer_token_file, message_prefix="--serve-config: ")
 
 
@@ -131,7 +135,8 @@ async def _serve_pages(
         write_stderr(f"neuron-top: serving at http{'s' * (access.context is not None)}://{shown}:{bound}{BASE}")
         while not ended.done():
             await asyncio.wait([ended], timeout=_RENEWAL_SECONDS)
-            access.reload()
+            if access.reload():
+                server.disconnect_clients()
     finally:
         server.close()
         cache.close()
