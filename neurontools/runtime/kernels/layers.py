@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.capture.recorder import recording_kernel
+from neurontools.runtime.kernels.argument_checks import check_group_norm, check_layer_norm
 from neurontools.runtime.operators.lru_cache import LRUCache
 from neurontools.runtime.operators.operator import DeviceOperator, find_overload, map_tensors, operators
 from neurontools.runtime.tensors.buffers import Tensor
@@ -103,6 +104,7 @@ def _statistics_dtype(value: Tensor, parameters: tuple[Tensor | None, ...]) -> t
 def _layer_norm(
     value: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, _eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
+    check_layer_norm(value, shape, weight, bias)
     dtype = _statistics_dtype(value, (weight, bias))
     outer = value.dim() - len(shape)
     statistics = [*value.shape[:outer], *[1] * len(shape)]
@@ -111,8 +113,9 @@ def _layer_norm(
 
 
 def _group_norm(
-    value: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, _c: int, _hxw: int, group: int, _eps: float
+    value: Tensor, weight: Tensor | None, bias: Tensor | None, n: int, channels: int, _hxw: int, group: int, _eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
+    check_group_norm(value, channels, group, weight, bias)
     dtype = _statistics_dtype(value, (weight, bias))
     return torch.empty_like(value), value.new_empty([n, group], dtype=dtype), value.new_empty([n, group], dtype=dtype)
 

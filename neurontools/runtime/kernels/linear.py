@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.capture.recorder import recording_kernel
+from neurontools.runtime.kernels.argument_checks import check_linear
 from neurontools.runtime.operators.layout import TensorLayout
 from neurontools.runtime.operators.operator import DeviceOperator, find_overload, operators
 from neurontools.runtime.tensors.buffers import Tensor
@@ -34,8 +35,7 @@ def _forward(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def _meta_forward(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    if value.dtype is not weight.dtype or not value.dim():
-        raise RuntimeError("wrong dtypes or dimensions: the CPU kernel then raises the error that users know")
+    check_linear(value, weight, bias)
     return value.new_empty([*value.shape[:-1], weight.shape[0]])
 
 

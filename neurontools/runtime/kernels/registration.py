@@ -10,6 +10,7 @@ import torch
 
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.kernels import recurrent, transfer
+from neurontools.runtime.kernels.argument_checks import checked_meta_call
 from neurontools.runtime.kernels.layers import attention, dropout_kernels, normalization_kernels, probed_kernels
 from neurontools.runtime.kernels.linear import linear_kernels
 from neurontools.runtime.operators.operator import (
@@ -85,6 +86,7 @@ def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, Device
             continue  # torch's own kernels run operators that only change shape and strides
         operator = operators.add(DeviceOperator(op, mixed_devices=full in _MIXED))
         operator.dynamic = operator.dynamic or full in _EAGER
+        operator.meta_call = checked_meta_call(full, operator.meta_call)
         library.impl(full.removeprefix("aten::"), recording_kernel(operator), _KEY)
     for key in ("Autograd" + _KEY, _KEY):
         library.impl("scaled_dot_product_attention", attention, key)

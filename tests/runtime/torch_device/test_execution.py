@@ -208,6 +208,33 @@ def test_nan_is_an_error_where_it_is_asked_for(xla: Any, executor: Any) -> None:
     assert kept.isnan().all().item()
 
 
+REFUSED: dict[str, Callable[..., object]] = {
+    "linear": lambda on: nn.functional.linear(on(2, 5), on(4, 4)),
+    "bias of a linear": lambda on: nn.functional.linear(on(2, 4), on(4, 4), on(3)),
+    "linear without a matrix": lambda on: nn.functional.linear(on(2, 4), on(4), on(3)),
+    "layer norm": lambda on: nn.functional.layer_norm(on(2, 5), [4]),
+    "weight of a layer norm": lambda on: nn.functional.layer_norm(on(2, 4), [4], on(5)),
+    "group norm": lambda on: nn.functional.group_norm(on(2, 4, 3), 2, on(3)),
+    "bias of a convolution": lambda on: nn.functional.conv2d(on(1, 3, 4, 4), on(2, 3, 3, 3), on(3)),
+    "groups of a convolution": lambda on: nn.functional.conv2d(on(1, 4, 4, 4), on(3, 2, 3, 3), groups=2),
+    "softmax": lambda on: on(2, 3).softmax(4),
+    "index_select": lambda on: on(2, 3).index_select(0, on(2, 2).long()),
+    "index_put_": lambda on: on(2, 3).index_put_((on(2).long(),), on(4)),
+    "add_": lambda on: on(3).add_(on(2, 3)),
+    "product": lambda on: on(2, 3) @ on(2, 3),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_shape_is_refused_where_the_script_calls_the_operator(xla: Any, name: str) -> None:
+    def message(where: str) -> str:
+        with pytest.raises((RuntimeError, IndexError)) as raised:
+            REFUSED[name](lambda *shape: torch.zeros(shape).to(where))
+        return f"{type(raised.value).__name__}: {raised.value}"
+
+    assert message("xla") == message("cpu")
+
+
 def test_a_failed_execution_leaves_no_value_and_says_so(xla: Any, executor: Any) -> None:
     index = torch.tensor([9]).to("xla")
     value = torch.ones(3).to("xla")
