@@ -309,9 +309,12 @@ class _Weights:
 
 @contextmanager
 def _weights_on_device(func: Callable[..., Any], recording: _Recording) -> Iterator[_Weights]:
-    """Puts parameters, buffers and tensor attributes of the function's modules on the device during the block."""
+    """Puts parameters, buffers and tensor attributes of the function's modules on the device during the block.
+
+    Afterwards the modules have their attributes of before: a forward may store tensors of the device in them.
+    """
     weights = _Weights()
-    places: list[tuple[dict[str, Any], str, Any]] = []
+    before: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def move(value: Tensor, name: str, *, is_saved: bool) -> Tensor:
         if id(value) not in weights.names:
@@ -327,20 +330,22 @@ def _weights_on_device(func: Callable[..., Any], recording: _Recording) -> Itera
                 attributes: dict[str, Any] = vars(module)
                 saved = {*module._parameters, *module._buffers} - module._non_persistent_buffers_set
                 for table in (attributes["_parameters"], attributes["_buffers"], attributes):
+                    before.append((table, {**table}))
                     for name, value in [*table.items()]:
                         if isinstance(value, Tensor):
-                            places.append((table, name, value))
                             table[name] = move(
                                 value, ".".join(filter(None, (prefix, path, name))), is_saved=name in saved
                             )
                 if isinstance(module, nn.RNNBase):  # its forward reads the weights from this list
-                    flat: list[Any] = module._flat_weights
-                    places.append((attributes, "_flat_weights", flat))
-                    attributes["_flat_weights"] = [move(weight, "", is_saved=False) for weight in flat]
+                    attributes["_flat_weights"] = [
+                        move(each, "", is_saved=False) for each in attributes["_flat_weights"]
+                    ]
         yield weights
     finally:
-        for table, name, value in places:
-            table[name] = value
+        for table, values in before:
+            table.update(values)
+            for name in table.keys() - values.keys():
+                del table[name]
 
 
 def _modules_of(func: Callable[..., Any]) -> list[tuple[str, nn.Module]]:

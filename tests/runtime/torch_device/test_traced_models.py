@@ -160,9 +160,12 @@ def test_inputs_and_weights_that_a_model_changes_stay_as_they_are(torch_neuronx:
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("count", torch.zeros(2))
+            self.calls = 0
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.count += 1
+            self.calls += 1
+            self.latest = x
             x += self.count
             return x * 1
 
@@ -172,6 +175,7 @@ def test_inputs_and_weights_that_a_model_changes_stay_as_they_are(torch_neuronx:
         assert torch.equal(traced(x), torch.full((2,), 2.0))
     assert torch.equal(x, torch.ones(2))
     assert torch.equal(model.count, torch.zeros(2))
+    assert (model.calls, hasattr(model, "latest")) == (0, False)
 
 
 def test_a_state_stays_on_the_core_between_executions(torch_neuronx: Any, tmp_path: Path) -> None:
