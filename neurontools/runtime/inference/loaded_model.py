@@ -18,13 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neurontools.model import ModelPlacement
 from neurontools.runtime.execution.executor import ExecutionTimes, Executor, LoadedProgram
 from neurontools.runtime.execution.graph_description import GraphOrigin
 from neurontools.runtime.execution.injection import apply_fault
 from neurontools.runtime.execution.policy import NanCheck, deadline
 from neurontools.runtime.inference.placement import cores_of_context, pinned_core
-from neurontools.runtime.inference.traced_model import OutputSpec, TracedModel, layout_of
+from neurontools.runtime.inference.traced_model import OutputSpec, TracedModel, layout_of, weights_id
 from neurontools.runtime.launch.device_registration import before_report_hooks, executor
+from neurontools.runtime.reporting.inference_log import inference_log
 from neurontools.runtime.tensors.buffers import Category, Core, buffers
 
 _core_locks: dict[int, threading.Lock] = {}
@@ -37,8 +39,10 @@ class ModelOnCore:
     The constructor raises OutOfDeviceMemory if too little HBM is free, and ExecutionFailed if this host can't run it.
     """
 
-    def __init__(self, model: TracedModel, weights: Sequence[Tensor], core: Core) -> None:
+    def __init__(self, model: TracedModel, weights: Sequence[Tensor], core: Core, weights_id: str) -> None:
+        began = perf_counter()
         self.model, self.core = model, core
+        self._counters = inference_log.model(model.name)
         self._executor: Executor = executor()
         self._lock = _core_locks.setdefault(core.global_index, threading.Lock())
         self._values = dict(zip(model.numbers, weights, strict=False))
@@ -63,6 +67,14 @@ class ModelOnCore:
                 core.memory.free(Category.CONSTANTS, self.weight_bytes)
                 raise
         self.loaded.nan_check = NanCheck(model.compiled, reads_updated=False)
+        self._placement = ModelPlacement(
+            core.local_index,
+            load_seconds=perf_counter() - began,
+            device_memory_bytes=self.weight_bytes + self.loaded.code_bytes,
+            weights_bytes=self.weight_bytes,
+            weights_id=weights_id,
+        )
+        self._counters.load([self._placement])
         self.is_loaded = True
 
     def unload(self) -> None:
@@ -74,6 +86,7 @@ class ModelOnCore:
         """Unloads a model that no thread executes any more. The caller holds the lock of the buffers."""
         if self.is_loaded:
             self.is_loaded = False
+            self._counters.unload([self._placement])
             self._executor.unload(self.loaded)
             self.core.memory.free(Category.CONSTANTS, self.weight_bytes)
 
@@ -88,7 +101,9 @@ class ModelOnCore:
         `arguments` have the shapes and types of the traced inputs. Returns None if the model was unloaded meanwhile.
         """
         queued = perf_counter()
+        self._counters.change_queue_depth(1)
         with self._lock:
+            self._counters.change_queue_depth(-1)
             return self._execute(arguments, queued) if self.is_loaded else None
 
     def _execute(self, arguments: Sequence[Tensor], queued: float) -> list[Tensor]:
@@ -97,16 +112,16 @@ class ModelOnCore:
         policy, monitor = process_executor.policy, process_executor.monitor
         needed_bytes = self._argument_bytes + loaded.output_bytes_total
         started = run = None
+        queued_until = perf_counter()
         with buffers.lock:
             try:
                 memory.allocate(Category.TENSORS, needed_bytes)
             except BaseException as error:
                 started = monitor.begin(loaded.handle, queued)
-                process_executor.count_failure(core, started, error, 0.0, perf_counter())
+                self._count_failure(started, error, queued, queued_until)
                 raise
             if process_executor.faults.by_core:
                 run = apply_fault(loaded.program, core, process_executor.faults, policy.timeout_seconds)
-        queued_until = perf_counter()
         try:
             values = self._values_of(arguments)
             is_sampled = (
@@ -135,7 +150,7 @@ class ModelOnCore:
         except BaseException as error:
             with buffers.lock:
                 memory.free(Category.TENSORS, needed_bytes)
-                process_executor.count_failure(core, started, error, queued_until - queued, perf_counter())
+                self._count_failure(started, error, queued, queued_until)
             raise
         finally:
             deadline.clear()
@@ -145,7 +160,15 @@ class ModelOnCore:
             statistics.from_device_bytes += loaded.output_bytes_total
             times_of_execution = ExecutionTimes(queued, queued_until, begun, ended)
             process_executor.count_success(core, loaded, started, times_of_execution, has_nan=has_nan)
+        self._counters.record_call(
+            _batch_size(arguments), perf_counter() - queued, ended - begun, queued_until - queued
+        )
         return outputs
+
+    def _count_failure(self, started: Any, error: BaseException, queued: float, queued_until: float) -> None:
+        now = perf_counter()
+        self._executor.count_failure(self.core, started, error, queued_until - queued, now)
+        self._counters.record_call(0, now - queued, 0.0, queued_until - queued, failed=True)
 
     def _values_of(self, arguments: Sequence[Tensor]) -> list[Tensor]:
         """Returns the inputs of the program, with copies of those that it changes."""
@@ -221,6 +244,7 @@ class NeuronModel:
     def __init__(self, model: TracedModel, weights: list[Tensor]) -> None:
         self.model = model
         self.weights = weights
+        self._weights_id = model.weights_id
         self._on_cores: list[ModelOnCore] = []
         self._turn = itertools.count()
         self._lock = threading.Lock()
@@ -265,7 +289,7 @@ class NeuronModel:
         with ExitStack() as on_failure:
             on_cores = []
             for core in cores:
-                each = ModelOnCore(self.model, self.weights, core)
+                each = ModelOnCore(self.model, self.weights, core, self._weights_id)
                 on_failure.callback(each.unload)
                 on_cores.append(each)
             on_failure.pop_all()
@@ -376,6 +400,7 @@ class NeuronModel:
         self.wait()
         with self._lock:
             self.weights[:] = replaced
+            self._weights_id = weights_id(replaced)
             for each in self._on_cores:
                 each.replace_weights(replaced)
 
@@ -420,6 +445,10 @@ def split_batch(inputs: Sequence[Tensor], traced_size: int) -> tuple[int, list[l
     if missing:
         inputs = [torch.cat([value, value[-1:].expand(missing, *value.shape[1:])]) for value in inputs]
     return size, [list(part) for part in zip(*(value.split(traced_size) for value in inputs), strict=True)]
+
+
+def _batch_size(arguments: Sequence[Tensor]) -> int:
+    return arguments[0].shape[0] if arguments and arguments[0].dim() else 1
 
 
 def _shape_text(shape: Sequence[int]) -> str:

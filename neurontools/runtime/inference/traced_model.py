@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ from neurontools.runtime.programs.compiler import CompilerFlags, parse_compiler_
 
 FORMAT = "neurontools-traced-1"
 _LONGEST_NAME = 200
+_LONGEST_WEIGHTS_ID = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class TracedModel:
 
     `names` and `numbers` have a name and a value number for each weight; the names of constants are empty. `states`
     maps the index of an output to the index of the weight that takes its value after each execution. Only the other
-    outputs are returned.
+    outputs are returned. `weights_id` is a hash of the weights.
     """
 
     name: str
@@ -60,6 +63,7 @@ class TracedModel:
     host_count: int
     states: dict[int, int]
     has_separate_weights: bool
+    weights_id: str
 
     def to_json(self) -> bytes:
         """Returns the model as JSON, which `from_json` parses."""
@@ -77,6 +81,7 @@ class TracedModel:
                 "host_count": self.host_count,
                 "states": [*self.states.items()],
                 "has_separate_weights": self.has_separate_weights,
+                "weights_id": self.weights_id,
                 "narrowed": _narrowed_names(),
             },
             separators=(",", ":"),
@@ -110,6 +115,7 @@ class TracedModel:
                 host_count=int(document["host_count"]),
                 states={int(output): int(weight) for output, weight in document["states"]},
                 has_separate_weights=bool(document["has_separate_weights"]),
+                weights_id=str(document["weights_id"])[:_LONGEST_WEIGHTS_ID],
             )
         except (InvalidCompiledGraph, KeyError, TypeError, AttributeError, ValueError) as error:
             raise ExecutionFailed(
@@ -152,7 +158,16 @@ def build_traced_model(
         host_count=len(recorded.graph.hosts),
         states={output: names.index(weight) for output, weight in states.items()},
         has_separate_weights=has_separate_weights,
+        weights_id=weights_id(weights),
     ), weights
+
+
+def weights_id(weights: Sequence[Tensor]) -> str:
+    """Returns a hash of weights. Equal weights in the same order have the same hash."""
+    digest = hashlib.blake2b(digest_size=_LONGEST_WEIGHTS_ID // 2)
+    for value in weights:
+        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def layout_of(spec: TensorSpec | OutputSpec) -> TensorLayout:

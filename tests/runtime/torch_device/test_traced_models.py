@@ -21,6 +21,7 @@ from neurontools.runtime.inference.recording import NotTraceable
 from neurontools.runtime.inference.script_module import model_of, neuron_modules
 from neurontools.runtime.inference.structure import UnsupportedStructure
 from neurontools.runtime.programs.compiler import InvalidCompilerFlags
+from neurontools.runtime.reporting.inference_log import inference_log
 from neurontools.runtime.tensors.buffers import Category, OutOfDeviceMemory
 
 Run = Callable[..., Any]
@@ -54,6 +55,12 @@ def torch_neuronx(xla: Any) -> Any:
     return module
 
 
+def weights_of(model: Classifier) -> list[torch.Tensor]:
+    """The weights that the results depend on."""
+    unused = model.norm.num_batches_tracked
+    return [model.offset, *(value for value in [*model.parameters(), *model.buffers()] if value is not unused)]
+
+
 def constants_bytes(xla: Any) -> list[int]:
     return [core.memory.levels[Category.CONSTANTS] for core in xla.cores]
 
@@ -80,6 +87,13 @@ def test_a_traced_model_computes_what_the_cpu_computes_and_is_saved_without_its_
         assert results.keys() == expected.keys()
         assert all(torch.equal(results[name], expected[name]) for name in expected)
     assert sum(executions(xla)) == sum(before) + 2
+    served = inference_log.model("Classifier").read()
+    assert (served.calls_total, served.samples_total, served.queue_depth) == (2, 6, 0)
+    (placement,) = served.placements
+    assert placement.weights_bytes == sum(value.nbytes for value in weights_of(model))
+    assert torch_neuronx.trace(Classifier().eval(), first) is not None
+    ids = {each.weights_id for each in inference_log.model("Classifier").read().placements}
+    assert len(ids) == 2
     assert {path.name for path in (tmp_path / "work").iterdir()} == {"model.hlo.pb", "graph.neff", "command.txt"}
 
     torch.jit.save(traced, tmp_path / "model.pt")
