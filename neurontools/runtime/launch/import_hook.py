@@ -13,7 +13,7 @@ from importlib.machinery import FileFinder, ModuleSpec, PathFinder, SourceFileLo
 from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 
 from neurontools.runtime.reporting.stderr_lines import warn_once
 from neurontools.util.errors import UserError
@@ -41,6 +41,9 @@ is_installing = False
 """Set while install_runtime imports torch, so that torch's entry point leaves the device to it."""
 _DIRECTORY = str(Path(__file__).parents[1] / "torch_xla_modules")
 
+_NKI = (
+    "the operator of torch that the kernel replaces, such as scaled_dot_product_attention; NKI kernels do not run here"
+)
 _ONE_PROCESS_PER_CORE = "one process per NeuronCore (torchrun) with xm.all_reduce"
 _ALTERNATIVES = {
     "torch_xla.distributed.fsdp": "XlaFullyShardedDataParallel, or torch.nn.parallel.DistributedDataParallel",
@@ -64,16 +67,30 @@ _ALTERNATIVES = {
     "torch_xla.experimental.tpu": "torch_xla.runtime",
     "torch_xla.experimental.distributed_checkpoint": "torch.distributed.checkpoint, or xm.save",
     "torch_xla.experimental": "the stable modules",
+    "torch_neuronx.nki": _NKI,
+    "torch_neuronx.wrap_nki": _NKI,
+    "torch_neuronx.xla_impl.ops.nki_jit": _NKI,
+    "torch_neuronx.xla_impl.custom_op": "torch.library operators with a CPU kernel",
     "torch_neuronx.optimizers": "torch.optim",
     "torch_neuronx.distributed.fsdp_mics": "XlaFullyShardedDataParallel with sharding_groups",
     "torch_neuronx.distributed": "torch.distributed with torchrun",
     "torch_neuronx.xla_impl": "torch_xla.core.xla_model",
     "neuronx_distributed.pipeline": "tensor and data parallelism",
-    "neuronx_distributed.trace": "model.to(device)",
+    "neuronx_distributed.trace": "torch_neuronx.trace on one core, or torchrun with parallel_layers",
     "neuronx_distributed.trainer": "parallel_layers and NeuronZero1Optimizer",
     "neuronx_distributed.lightning": "parallel_layers and NeuronZero1Optimizer in a loop of your own",
     "neuronx_distributed": "tensor and data parallelism of neuronx_distributed.parallel_layers",
 }
+REFUSED_PACKAGES = {
+    "nki": _NKI,
+    "neuronxcc": _NKI,
+    "libneuronxla": "torch_xla",
+    "torch_neuron": "torch_neuronx.trace",
+    "transformers_neuronx": "transformers on the device, or torch_neuronx.trace",
+    "neuronx_distributed_inference": "transformers' generate on the device, or torch_neuronx.trace",
+}
+"""Packages of the Neuron SDK that have no stand-in. Importing one raises an error with the replacement."""
+_FRAMES_OF_A_SEARCH = 4  # Python's own frames between a finder and importlib.util.find_spec, and some to spare
 _ALIASES = {
     "torch_xla._internal.tpu": "torch_xla._internal",
     "torch_xla.amp.syncfree.adam": "torch_xla.amp.syncfree",
@@ -110,6 +127,7 @@ IMPORTABLE_MODULES = {
     "torch_neuronx.distributed",
     "torch_neuronx.distributed.fsdp_mics",
     "torch_neuronx.optimizers",
+    "torch_neuronx.xla_impl.custom_op",
     "neuronx_distributed.lightning",
     "neuronx_distributed.modules",
     "neuronx_distributed.pipeline",
@@ -221,6 +239,11 @@ class TorchXlaFinder(MetaPathFinder):
         Raises ModuleNotFoundError if a stand-in package has no such module.
         """
         package, _, rest = fullname.partition(".")
+        if fullname in REFUSED_PACKAGES and not _is_availability_check():
+            if PathFinder.find_spec(fullname) is not None:
+                return None
+            message = f"{fullname} is not part of the simulated runtime; use {REFUSED_PACKAGES[fullname]}"
+            raise ModuleNotFoundError(message, name=fullname)
         if package not in VERSIONS:
             return None
         if rest:
@@ -258,6 +281,18 @@ class StandInDistribution(Distribution):
     def locate_file(self, path: object) -> object:  # type: ignore[override]
         """Raises FileNotFoundError, because a stand-in package lists no files."""
         raise FileNotFoundError(f"{self._package} is part of neurontools and has no files of its own: {path}")
+
+
+def _is_availability_check() -> bool:
+    """Returns whether importlib.util.find_spec is the caller: libraries ask it whether a package is installed."""
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(_FRAMES_OF_A_SEARCH):
+        if frame is None:
+            return False
+        if frame.f_globals.get("__name__") == "importlib.util":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def install_finder(environment: Mapping[str, str]) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.launch.import_hook import IMPORTABLE_MODULES
+from neurontools.runtime.launch.import_hook import IMPORTABLE_MODULES, REFUSED_PACKAGES
 from tests.harness.loaded_interpreter import WHOLE_END
 
 
@@ -121,6 +121,30 @@ def test_a_module_has_its_second_path(set_up_device: None, path: str) -> None:
     assert callable(pkgutil.resolve_name(path))
     with pytest.raises(AttributeError, match=f"{path}_ is not part of the simulated runtime"):
         pkgutil.resolve_name(f"{path}_")
+
+
+@pytest.mark.parametrize("package", sorted(REFUSED_PACKAGES))
+def test_packages_without_a_stand_in_are_refused_with_a_replacement(package: str) -> None:
+    for name in (package, f"{package}.language"):
+        with pytest.raises(
+            ModuleNotFoundError, match=f"^{package} is not part of the simulated runtime; use "
+        ) as raised:
+            importlib.import_module(name)
+        assert "\n" not in str(raised.value)
+    assert importlib.util.find_spec(package) is None  # a library that asks may do without it
+
+
+def test_kernels_are_refused_when_they_are_used() -> None:
+    for module, name in (
+        ("torch_neuronx.xla_impl.ops", "nki_jit"),
+        ("torch_neuronx", "nki_jit"),
+        ("torch_neuronx", "nki_op"),
+        ("torch_neuronx", "wrap_nki"),
+        ("torch_neuronx.xla_impl.custom_op", "load"),
+    ):
+        kernel = getattr(importlib.import_module(module), name)
+        with pytest.raises(NotImplementedError, match=rf"{module}\.{name} is not part of the simulated runtime; use "):
+            kernel("kernel")
 
 
 @pytest.mark.parametrize("module", sorted(IMPORTABLE_MODULES))

@@ -15,7 +15,7 @@ from neurontools.runtime.inference.model_functions import replace_weights as rep
 from neurontools.runtime.inference.operator_support import analyze as analyze
 from neurontools.runtime.inference.tracing import PartitionerConfig as PartitionerConfig
 from neurontools.runtime.inference.tracing import trace as trace
-from neurontools.runtime.launch.import_hook import VERSIONS
+from neurontools.runtime.launch.import_hook import VERSIONS, UnsupportedName
 from neurontools.runtime.torch_device.profiler import memory_summary as memory_summary
 from neurontools.runtime.torch_device.torch_module import memory_allocated as memory_allocated
 from neurontools.runtime.torch_device.torch_module import memory_stats as memory_stats
@@ -25,3 +25,5 @@ __version__ = VERSIONS["torch_neuronx"]
 from . import experimental as experimental
 from . import profiling as profiling
 from . import xla_impl as xla_impl
+
+nki_jit, nki_op, wrap_nki = (UnsupportedName(f"torch_neuronx.{name}") for name in ("nki_jit", "nki_op", "wrap_nki"))
