@@ -11,6 +11,7 @@ from neurontools.model.device import NeuronCore
 from neurontools.model.finding import Finding, FindingKind
 from neurontools.model.process import STEP_PARTS, WAIT_PART, Process, age_seconds
 from neurontools.model.representation import repr_of_fields
+from neurontools.model.serving import ServedModel, request_models, request_p99_seconds, requests_per_second
 from neurontools.model.snapshot import Snapshot
 from neurontools.util.units import mean_known, sum_known
 
@@ -156,6 +157,27 @@ class RunningJob:
     def executions_per_second(self) -> float | None:
         """Total executions per second of the job's processes; None if unknown for all of them."""
         return sum_known(rank.process.executions_per_second for rank in self.ranks)
+
+    @property
+    def served_models(self) -> tuple[ServedModel, ...]:
+        """The models that the job's processes serve."""
+        return tuple([served for rank in self.ranks for served in rank.process.served_models])
+
+    @property
+    def requests_per_second(self) -> float | None:
+        """Requests per second of all processes of the job; None if unknown, or if the job serves no requests."""
+        return sum_known(requests_per_second(rank.process.served_models) for rank in self.ranks)
+
+    @property
+    def request_p99_seconds(self) -> float | None:
+        """99th percentile of the recent request latency, of the slowest process and model; None without requests."""
+        found = (request_p99_seconds(rank.process.served_models) for rank in self.ranks)
+        return max((seconds for seconds in found if seconds is not None), default=None)
+
+    @property
+    def last_request_at_seconds(self) -> float | None:
+        """CLOCK_MONOTONIC at the end of the job's last request; None if it serves no requests."""
+        return _latest(served.last_request_at_seconds for served in request_models(self.served_models))
 
     @property
     def last_execution_at_unix_seconds(self) -> float | None:
@@ -415,13 +437,14 @@ class JobState(StrEnum):
     STARTING = "starting"  # no step has finished yet
     TRAINING = "training"
     UNKNOWN = "unknown"  # no rank reports its steps
+    SERVING = "serving"  # no step, but requests for inference
 
 
 @dataclass(frozen=True, slots=True)
 class JobActivity:
     """The state of a job, and for how long it has lasted (None: unknown).
 
-    For TRAINING and WAITING, `seconds` is the time since the last step.
+    For TRAINING and WAITING, `seconds` is the time since the last step; for SERVING, since the last request.
     """
 
     state: JobState
@@ -437,6 +460,8 @@ def job_activity(job: RunningJob, snapshot: Snapshot) -> JobActivity:
         return JobActivity(JobState.COMPILING, age_seconds(job.compiling_since_seconds, now))
     if stuck:
         return JobActivity(JobState.STUCK, max(0.0, snapshot.taken_at_unix_seconds - min(stuck)))
+    if since_step is None and job.last_request_at_seconds is not None:
+        return JobActivity(JobState.SERVING, age_seconds(job.last_request_at_seconds, now))
     if since_step is None:
         counting = any(rank.process.training is not None for rank in job.ranks)
         return JobActivity(JobState.STARTING if counting else JobState.UNKNOWN, None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from neurontools.model.execution import LatencyHistogram, LatencyPercentiles
 from neurontools.model.representation import repr_of_fields
+from neurontools.util.units import sum_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +63,42 @@ class ServedModel:
 
     rates: ServedModelRates | None = None  # set by the daemon
 
+    @property
+    def neuroncore_indices(self) -> tuple[int, ...]:
+        """Indices of the logical cores that the model is loaded on, ascending."""
+        return tuple(sorted({placement.neuroncore_index for placement in self.placements}))
+
+    @property
+    def device_memory_bytes(self) -> int | None:
+        """Device memory of all placements; None if unknown for all of them."""
+        return sum_known(placement.device_memory_bytes for placement in self.placements)
+
+    @property
+    def load_seconds(self) -> float | None:
+        """The longest duration of loading the model on a core; None if unknown for all of them."""
+        return max((each.load_seconds for each in self.placements if each.load_seconds is not None), default=None)
+
     __repr__ = repr_of_fields("name", "requests_total", "calls_total", "queue_depth")
+
+
+def request_models(served_models: Iterable[ServedModel]) -> tuple[ServedModel, ...]:
+    """Returns the served models whose requests make up the load of a process, without those that got none.
+
+    If the application reports requests of some models, these are the load. The others then run inside its requests.
+    """
+    found = [served for served in served_models if served.requests_total]
+    of_application = [served for served in found if served.has_application_requests]
+    return tuple(of_application or found)
+
+
+def requests_per_second(served_models: Iterable[ServedModel]) -> float | None:
+    """Returns the requests per second of a process's served models; None if unknown, or if it serves no requests."""
+    rates = [served.rates for served in request_models(served_models)]
+    return sum_known(rate.requests_per_second for rate in rates if rate is not None)
+
+
+def request_p99_seconds(served_models: Iterable[ServedModel]) -> float | None:
+    """Returns the 99th percentile of the recent request latency, of the slowest model; None without requests."""
+    rates = [served.rates for served in request_models(served_models)]
+    found = [rate.total_latency.p99_seconds for rate in rates if rate is not None and rate.total_latency is not None]
+    return max(found, default=None)

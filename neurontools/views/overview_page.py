@@ -9,6 +9,7 @@ from neurontools.model import Severity
 from neurontools.model.finding import FindingKind
 from neurontools.model.health import group_alike, sentence
 from neurontools.model.process import age_seconds
+from neurontools.model.serving import request_p99_seconds, requests_per_second
 from neurontools.util import units
 from neurontools.util.process_text import script_text
 from neurontools.util.units import ranges_text, sum_known
@@ -345,6 +346,18 @@ def _steps_text(_context: RenderContext, row: JobRow) -> str:
     return units.short_rate_text((row.rank or row.job).steps_per_second, _RATE_CELLS)
 
 
+def _requests_text(_context: RenderContext, row: JobRow) -> str:
+    if row.rank is None:
+        return units.short_rate_text(row.job.requests_per_second, _RATE_CELLS)
+    return units.short_rate_text(requests_per_second(row.rank.process.served_models), _RATE_CELLS)
+
+
+def _request_p99_text(_context: RenderContext, row: JobRow) -> str:
+    if row.rank is None:
+        return units.short_duration_text(row.job.request_p99_seconds)
+    return units.short_duration_text(request_p99_seconds(row.rank.process.served_models))
+
+
 def _executions_text(_context: RenderContext, row: JobRow) -> str:
     per_second = (row.rank.process if row.rank is not None else row.job).executions_per_second
     return units.short_rate_text(per_second, _RATE_CELLS)
@@ -400,6 +413,8 @@ _NAME = _JobColumn("  JOB", _LEAST_NAME, 0, _name_text)
 _RANKS = _JobColumn("RANKS", 6, 1, _ranks_text, is_number=True)
 _STEPS = _JobColumn("STEP/S", _RATE_CELLS, 2, _steps_text, is_number=True)
 _EXECUTIONS = _JobColumn("EXEC/S", _RATE_CELLS, 3, _executions_text, is_number=True)
+_REQUESTS = _JobColumn("REQ/S", _RATE_CELLS, 2, _requests_text, is_number=True)
+_REQUEST_P99 = _JobColumn("REQ P99", 8, 2, _request_p99_text, is_number=True)
 _LAST_STEP = _JobColumn("LAST STEP", 9, 3, _last_step_text, is_number=True)
 _STRAGGLER = _JobColumn("STRAGGLER", 16, 3, _straggler_cell, _straggler_style)
 _WHERE = _JobColumn("WHERE", 20, 4, _where_text)
@@ -421,6 +436,8 @@ _COLUMNS = (
     ),
     _JobColumn("DEV MEM", 8, 1, _memory_text, is_number=True),
     _STEPS,
+    _REQUESTS,
+    _REQUEST_P99,
     _LAST_STEP,
     _EXECUTIONS,
     _STRAGGLER,
@@ -434,6 +451,7 @@ def _fitting_job_columns(context: RenderContext, rows: list[JobRow], width: int)
     """Returns the columns of the job list that have values and fit, each with its width in cells."""
     has_jobs = any(row.rank is None for row in rows)
     has_steps = any(rank.steps_per_second is not None for job in context.figures.jobs for rank in job.ranks)
+    has_requests = any(job.last_request_at_seconds is not None for job in context.figures.jobs)
     left_out = {
         column.title
         for column, is_used in (
@@ -441,7 +459,9 @@ def _fitting_job_columns(context: RenderContext, rows: list[JobRow], width: int)
             (_STRAGGLER, has_jobs),
             (_STEPS, has_steps),
             (_LAST_STEP, any(job.last_step_at_seconds is not None for job in context.figures.jobs)),
-            (_EXECUTIONS, not has_steps),
+            (_REQUESTS, has_requests),
+            (_REQUEST_P99, has_requests),
+            (_EXECUTIONS, not has_steps and not has_requests),
             (_WHERE, any(row.job.ranks[0].process.attribution is not None for row in rows)),
         )
         if not is_used

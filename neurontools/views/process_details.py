@@ -39,6 +39,7 @@ from neurontools.views.drawing.lines import (
 from neurontools.views.drawing.plots import Plot, bytes_label, percent_label, plot_lines, time_axis
 from neurontools.views.drawing.render_context import RenderContext, SearchEntry, add_scrolled_list, heading
 from neurontools.views.process_table import WHERE
+from neurontools.views.served_models import served_model_facts
 
 COMPILING, ADVICE = "compiling", "advice"
 _FACT_NAME_CELLS = 11  # width of fact names; the longest are "checkpoints" and "collectives"
@@ -141,6 +142,7 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
                 f"of {units.bytes_text(process.resident_bytes)} resident"
             ),
         ),
+        *served_model_facts(process, context.glyphs, context.snapshot.taken_at_seconds),
         *_training_facts(figures),
         *((ADVICE, _advice_text(each)) for each in process.advice),
         (

@@ -18,11 +18,14 @@ from neurontools.model import (
     Host,
     HostMemory,
     Instance,
+    LatencyPercentiles,
     NetworkInterface,
     OperatorTime,
     Process,
     RdmaPort,
     ScriptAdvice,
+    ServedModel,
+    ServedModelRates,
     Snapshot,
     TrainingRates,
     health,
@@ -39,7 +42,7 @@ from neurontools.views.process_table import reported_straggler
 from neurontools.views.usage_page import user_totals
 
 SCHEMA_VERSION = 1
-_CSV_SKIPPED = ("training", "operators", "advice", "models")
+_CSV_SKIPPED = ("training", "operators", "advice", "models", "served_models")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class TopProcess:
     operators: tuple[OperatorTime, ...]  # operators by time, longest first; the last, named "", sums up all others
     advice: tuple[ScriptAdvice, ...]  # advice from the runtime of this process, costliest first
     models: tuple[TopModel, ...]
+    served_models: tuple[TopServedModel, ...]  # models that the process runs for requests
 
 
 def process_part(figures: ProcessFigures, now_seconds: float) -> TopProcess:
@@ -132,6 +136,47 @@ def process_part(figures: ProcessFigures, now_seconds: float) -> TopProcess:
             )
             for model in process.models
         ),
+        served_models=tuple(_served_part(served, now_seconds) for served in process.served_models),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TopServedModel:
+    """A model that a process runs for requests. Rates and latencies are of the last ten seconds."""
+
+    name: str
+    neuroncores: tuple[int, ...]
+    placement_count: int  # how often the model is loaded, on all cores
+    device_memory_bytes: int | None
+    load_seconds: float | None  # longest duration of loading on a core
+    has_application_requests: bool  # false: each call of the model counts as a request
+    requests_total: int
+    failed_requests_total: int
+    requests_per_second: float | None
+    calls_total: int
+    calls_per_second: float | None
+    samples_total: int
+    batch_size: float | None
+    queue_depth: int | None
+    queue_wait_seconds: float | None
+    queue_wait_seconds_total: float
+    since_last_request_seconds: float | None
+    total_latency: LatencyPercentiles | None  # of requests, from arrival to answer
+    device_latency: LatencyPercentiles | None  # of calls, on the NeuronCore only
+    tokens_total: int | None
+    tokens_per_second: float | None
+    time_to_first_token: LatencyPercentiles | None
+    time_per_output_token: LatencyPercentiles | None
+
+
+def _served_part(served: ServedModel, now_seconds: float) -> TopServedModel:
+    return copy_fields(
+        TopServedModel,
+        served,
+        served.rates or ServedModelRates(),
+        neuroncores=served.neuroncore_indices,
+        placement_count=len(served.placements),
+        since_last_request_seconds=age_seconds(served.last_request_at_seconds, now_seconds),
     )
 
 
@@ -409,7 +454,7 @@ class TopJob:
     ranks: tuple[int | None, ...]  # rank of each process in `pids`
     world_size: int | None  # number of ranks on all hosts
     missing_ranks: tuple[int, ...]  # ranks that the launcher started on this host, but that hold no cores
-    state: str  # "training", "starting", "compiling", "waiting", "stuck" or "unknown"
+    state: str  # "training", "starting", "compiling", "waiting", "stuck", "serving" or "unknown"
     state_seconds: float | None  # time in this state; for training and waiting, time since the last step
     users: tuple[str, ...]
     script: str  # script of the first process, with its arguments
@@ -420,6 +465,8 @@ class TopJob:
     mfu_ratio: float | None
     device_memory_bytes: int | None
     executions_per_second: float | None
+    requests_per_second: float | None
+    request_p99_seconds: float | None  # 99th percentile of the request latency in the last ten seconds
     steps_per_second: float | None  # step rate of the slowest rank
     step_seconds: float | None  # recent step time of the median rank
     slowest_pid: int | None  # PID of the straggler; None: no straggler, or unknown

@@ -88,7 +88,7 @@ def _ended_section(context: RenderContext, ended: list[EndedProcess], width: int
 def _process_footer(context: RenderContext, ended: list[EndedProcess], width: int) -> list[Line]:
     process = ended[min(max(0, context.cursor), len(ended) - 1)]
     began = day_text(process.began_at_unix_seconds)
-    steps = "" if process.steps_total is None else f", {units.count_text(process.steps_total)} steps"
+    steps = "" if not process.steps_total else f", {units.count_text(process.steps_total)} steps"
     facts = (
         f" from {began} on ND {ranges_text(process.device_indices) or '-'}, LNC {process.logical_neuroncore_config}, "
         f"tag {printable(process.tag, 60)}{steps}, uid {'-' if process.uid is None else process.uid}"

@@ -99,12 +99,16 @@ def summary_text(document: dict[str, Any]) -> str:
     count = {name: count_text(value) for name, value in document.items() if name.endswith("_total")}
     size = {name: bytes_text(value) for name, value in document.items() if name.endswith("_bytes")}
     execution_time = _percentile_text(document["execution_p50_seconds"], document["execution_p99_seconds"])
-    rows = [
-        ("workers", count_text(document["workers"])),
-        ("wall time", duration_text(document["wall_seconds"])),
+    training = (
         ("steps", count["steps_total"] + (f" ({rate:.1f}/s)" if rate else "")),
         ("step time", _percentile_text(document["step_p50_seconds"], document["step_p99_seconds"])),
         ("samples", count["samples_total"] + (f" ({samples:.1f}/s)" if samples else "")),
+    )
+    rows = [
+        ("workers", count_text(document["workers"])),
+        ("wall time", duration_text(document["wall_seconds"])),
+        *(training if document["steps_total"] else ()),
+        *_served_rows(document["ranks"]),
         ("graphs", f"{count['graphs_compiled_total']} compiled in {duration_text(document['compile_seconds'])}"),
         ("executions", f"{count['executions_total']}, {execution_time}"),
         ("compute", f"{flops_text(document['flops_per_second'])}, MFU {percent_text(document['mfu_ratio'], 4)}"),
@@ -120,6 +124,22 @@ def summary_text(document: dict[str, Any]) -> str:
         rows.append(("fallbacks", f"{count['fallbacks_total']} operators ran on the host"))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows) + "\n"
+
+
+def _served_rows(workers: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Returns a row for each model that a worker has served."""
+    return [
+        (
+            "served",
+            (
+                f"{served['name']}: {count_text(served['requests_total'])} requests, "
+                f"{count_text(served['failed_requests_total'])} failed, "
+                f"{_percentile_text(served['latency_p50_seconds'], served['latency_p99_seconds'])}"
+            ),
+        )
+        for worker in workers
+        for served in worker.get("served_models", ())
+    ]
 
 
 def _cost_text(document: dict[str, Any]) -> str | None:

@@ -12,12 +12,14 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 from neurontools.estimate.advice import EVERY_RULE, IGNORED_RULES
-from neurontools.model import ScriptAdvice
+from neurontools.model import ScriptAdvice, ServedModel
+from neurontools.model.execution import latency_percentiles
 from neurontools.runtime.counting.metrics import call_sites, metrics
 from neurontools.runtime.counting.steps import saves, step_clock, steps
 from neurontools.runtime.execution.work import steady_state
 from neurontools.runtime.launch.device_registration import executor
 from neurontools.runtime.launch.training_statistics import hbm_growth, optimizer_memory
+from neurontools.runtime.reporting.inference_log import inference_log
 from neurontools.runtime.reporting.process_end import at_process_end
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.tensors.buffers import buffers
@@ -100,7 +102,22 @@ def build_summary() -> dict[str, Any]:
         "collective_seconds": sum(c.statistics.collective_seconds for c in cores),
         "collective_bytes": sum(c.statistics.collective_bytes for c in cores),
         "numerical_errors_total": sum(c.statistics.numerical_errors_total for c in cores),
+        "served_models": [_served_totals(served) for served in inference_log.read()],
         "fallbacks_total": sum(n for name, n in list(metrics.counters.items()) if name.startswith("aten::")),
+    }
+
+
+def _served_totals(served: ServedModel) -> dict[str, Any]:
+    latency = latency_percentiles(served.total_latency_histogram)
+    return {
+        "name": served.name,
+        "requests_total": served.requests_total,
+        "failed_requests_total": served.failed_requests_total,
+        "calls_total": served.calls_total,
+        "samples_total": served.samples_total,
+        "tokens_total": served.tokens_total,
+        "latency_p50_seconds": None if latency is None else latency.p50_seconds,
+        "latency_p99_seconds": None if latency is None else latency.p99_seconds,
     }
 
 

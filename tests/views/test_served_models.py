@@ -1,0 +1,90 @@
+"""Served models on neuron-top's pages and in its document: a job that serves shows requests, not training steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neurond.snapshots.rates import served_rates
+
+from neurontools.model import ModelPlacement, ServedModel, TrainingCounters
+from neurontools.model.execution import LatencyCounts
+from neurontools.views.drawing.lines import plain_text
+from neurontools.views.drawing.render_context import RenderContext
+from neurontools.views.overview_page import overview_page
+from neurontools.views.processes_page import process_page
+from neurontools.views.top_document import top_document
+from tests.harness.scenario_host import ScenarioHost
+
+HOST = ScenarioHost("trn1.2xlarge", "steady").at(30.0)
+PID = HOST.processes[0].pid
+LATENCIES, ON_DEVICE, FIRST, LATER = (LatencyCounts() for _ in range(4))
+for milliseconds in range(1, 101):
+    LATENCIES.add(milliseconds / 1000)
+    ON_DEVICE.add(milliseconds / 4000)
+    FIRST.add(0.2)
+    LATER.add(0.01)
+BERT = ServedModel(
+    name="bert",
+    placements=tuple(ModelPlacement(core, 1.5, 2**20, 2**19, "w") for core in (0, 1)),
+    requests_total=102,
+    failed_requests_total=2,
+    calls_total=30,
+    samples_total=120,
+    has_application_requests=True,
+    queue_wait_seconds_total=0.51,
+    queue_depth=3,
+    last_request_at_seconds=HOST.taken_at_seconds - 0.25,
+    total_latency_histogram=LATENCIES.histogram(),
+    device_latency_histogram=ON_DEVICE.histogram(),
+    tokens_total=1000,
+    first_token_histogram=FIRST.histogram(),
+    output_token_histogram=LATER.histogram(),
+)
+RATED = replace(BERT, rates=served_rates(ServedModel("bert"), BERT, 10.0))
+INNER = ServedModel("traced", calls_total=30, requests_total=30)  # runs inside the requests of the application
+SERVING = replace(
+    HOST,
+    processes=(
+        replace(HOST.processes[0], served_models=(INNER, RATED), training=TrainingCounters()),
+        *HOST.processes[1:],
+    ),
+)
+
+
+def test_the_row_of_a_job_that_serves_has_requests_a_second_and_their_p99() -> None:
+    lines = [plain_text(line) for line in overview_page(RenderContext.from_snapshot(SERVING), 160, 40).lines]
+    titles = next(line for line in lines if "REQ/S" in line)
+    row = next(line for line in lines if "10.2" in line)
+    assert row[: titles.index("REQ/S") + 5].split()[-1] == "10.2"
+    assert row[: titles.index("REQ P99") + 7].split()[-1] == "99.5ms", "the bucket of 99 ms"
+    assert "STEP" not in titles
+
+
+def test_the_details_have_latencies_histogram_queue_placement_and_tokens_of_each_model() -> None:
+    page = process_page(RenderContext.from_snapshot(SERVING, details_pid=PID), 200, 50)
+    shown = {(text := plain_text(line))[:13].strip(): text[13:].strip() for line in page.lines[:25]}
+    assert "steps" not in str(shown.values())
+    text = "\n".join(plain_text(line) for line in page.lines)
+    assert "bert: 10.2 requests/s, batch 4; 102 so far, 2 failed, last 250.0 ms ago" in text
+    assert "3 waiting, mean wait 5.0 ms" in text
+    assert "on NC 0-1 in 1.5 s, HBM 2.0 MB" in text
+    assert "100.0/s, 1,000 so far; first after 199.6 ms" in text
+    for name in "p50", "p90", "p99", "p100":
+        assert f"{name} " in text
+    histogram = next(line for line in text.splitlines() if "histogram" in line)
+    assert histogram.index("1.0 ms") < histogram.index("█") < histogram.index("100.5 ms")
+
+
+def test_the_document_has_all_facts_of_a_model_and_the_load_of_its_job() -> None:
+    document = top_document(SERVING)
+    served = next(process for process in document.processes if process.pid == PID).served_models[1]
+    assert (served.name, served.neuroncores, served.placement_count) == ("bert", (0, 1), 2)
+    assert (served.device_memory_bytes, served.load_seconds) == (2**21, 1.5)
+    assert (served.batch_size, served.queue_depth, served.requests_total) == (4.0, 3, 102)
+    assert served.since_last_request_seconds == 0.25
+    assert served.total_latency is not None
+    assert served.total_latency.p90_seconds is not None
+    job = next(job for job in document.jobs if PID in job.pids)
+    assert (job.state, job.state_seconds) == ("serving", 0.25)
+    assert job.requests_per_second == 10.2, "requests of the application, without the calls inside them"
+    assert job.steps_per_second is None
