@@ -35,10 +35,11 @@ T = TypeVar("T", ProfileMetadata, ProfileState)
 _NEXT_STEP = "give a directory that neuron-run --profile wrote"
 
 
-def read_profile(path: str | os.PathLike[str]) -> Profile:
+def read_profile(path: str | os.PathLike[str], *, most_unpacked_bytes: int = _MAX_UNPACKED_BYTES) -> Profile:
     """Reads the profile in a file; raises UserError if the file is unreadable or not a profile.
 
-    Reads a truncated or damaged file up to the first bad chunk, and sets `is_damaged`.
+    Reads a truncated or damaged file up to the first bad chunk, and sets `is_damaged`. Data that is larger after
+    unpacking than `most_unpacked_bytes` counts as damaged.
     """
     name = escape_controls(os.fspath(path))
     try:
@@ -59,7 +60,7 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
         metadata, header_size = _parse_header(data)
     except DamagedProfile as error:
         raise UserError(f"{name}: {error}; {_NEXT_STEP}") from None
-    reader = _ChunkReader(metadata)
+    reader = _ChunkReader(metadata, most_unpacked_bytes)
     is_damaged = False
     try:
         reader.read_chunks(data, header_size)
@@ -86,8 +87,9 @@ def _parse_header(data: bytes) -> tuple[ProfileMetadata, int]:
 
 
 class _ChunkReader:
-    def __init__(self, metadata: ProfileMetadata) -> None:
+    def __init__(self, metadata: ProfileMetadata, most_unpacked_bytes: int) -> None:
         self.metadata = metadata
+        self._most_unpacked_bytes = most_unpacked_bytes
         self.state = ProfileState()
         self.names: list[str] = []
         self.places: list[SourceLine] = []
@@ -113,7 +115,7 @@ class _ChunkReader:
             if len(packed) != size or zlib.crc32(kind + packed) != checksum:
                 raise DamagedProfile("the file ends in the middle of a chunk")
             self._unpacked_bytes += unpacked_size
-            if self._unpacked_bytes > _MAX_UNPACKED_BYTES:
+            if self._unpacked_bytes > self._most_unpacked_bytes:
                 raise DamagedProfile("more data than a profile has")
             self._read_chunk(kind, chunks.unpack_chunk(packed, unpacked_size))
 

@@ -88,6 +88,8 @@ class RequestedProfile:
             self._receive()
             if self._has_ended:
                 raise UserError(f"PID {self.pid} ended before its profile had begun; see its own output")
+            if len(self._read) > _PART_BYTES + _LONGEST_LINE_BYTES:
+                raise UserError(f"PID {self.pid} sends something else than a profile; see its own output")
         line, _, self._read = self._read.partition(b"\n")
         if line != profile_protocol.ACCEPTED:
             self._fail(line)

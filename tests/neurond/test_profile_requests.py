@@ -23,6 +23,7 @@ from neurontools.util.errors import (
     EXIT_TIMED_OUT,
     UserError,
 )
+from tests.harness.command import calls
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon, connected
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -99,6 +100,38 @@ def test_a_process_that_refuses_ends_or_does_not_read_is_told(process: Attachmen
     with RequestedProfile.request(path, PID, 1.0, None) as asked, pytest.raises(UserError, match="stopped") as caught:
         asked.wait_accepted(0.01)
     assert caught.value.exit_code == EXIT_TIMED_OUT
+
+
+@pytest.mark.parametrize(
+    ("answer", "most_sent", "error"),
+    [
+        (b"asked\n", 3 << 20, "its profile has more than 1.0 MB"),
+        (b"", 1 << 20, "sends something else than a profile"),
+    ],
+)
+def test_a_process_that_sends_without_end_is_cut_off(
+    process: Attachment, tmp_path: Path, answer: bytes, most_sent: int, error: str
+) -> None:
+    sent = [0]
+
+    def flood() -> None:
+        _, channel = asked_of(process)
+        with channel, suppress(ConnectionError):
+            channel.settimeout(HANG_SECONDS)
+            channel.sendall(answer)
+            while sent[0] < 1 << 30:
+                channel.sendall(bytes(1 << 16))
+                sent[0] += 1 << 16
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    capture = calls("neuron-profile", {"NEURONTOOLS_SOCKET": process.daemon.socket})
+    done = capture("capture", "--pid", str(PID), "--max-size", "1", "-o", str(tmp_path / "made"))
+    flooding.join()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert error in done.stderr
+    assert sent[0] < most_sent, "what was read, and what the socket holds"
+    assert not (tmp_path / "made").exists()
 
 
 def test_processes_without_cores_or_requests_can_not_be_profiled(

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,6 @@ from neurontools.client.daemon_client import Client
 from neurontools.profile import Profile, read_profile
 from neurontools.profile.chunks import SUFFIX
 from neurontools.profile.formats.outputs import run_name, worker_name, write_outputs, write_ranks
-from neurontools.profile.reader import MAX_FILE_BYTES
 from neurontools.rpc import socket_path
 from neurontools.rpc.profile_request import RequestedProfile
 from neurontools.util.command_lifecycle import write_stderr, write_text
@@ -29,6 +29,8 @@ from neurontools.util.units import bytes_text
 
 _ANSWER_SECONDS = 20.0
 _SILENT_SECONDS = 120.0  # longest wait for data of a captured process, which should send data every second
+_LATE_SECONDS = 60.0  # time for the rest of a profile after the requested seconds
+_UNPACKED_RATIO = 8  # a profile that is larger than this after unpacking is no real one
 _MAX_NAMES = 5
 
 
@@ -39,6 +41,7 @@ class _IncomingProfile:
     request: RequestedProfile
     draft: Path
     file: int
+    most_bytes: int
     size_bytes: int = 0
     error: UserError | None = None
     received_at: float = field(default_factory=time.monotonic)
@@ -54,8 +57,10 @@ class _IncomingProfile:
             return False
         self.received_at = time.monotonic()
         self.size_bytes += len(part)
-        if self.size_bytes > MAX_FILE_BYTES:
-            self.error = UserError(f"PID {self.request.pid}: its profile is too large; ask for fewer --seconds")
+        if self.size_bytes > self.most_bytes:
+            limit = bytes_text(self.most_bytes)
+            next_step = "ask for fewer --seconds or --steps, or give a larger --max-size"
+            self.error = UserError(f"PID {self.request.pid}: its profile has more than {limit}; {next_step}")
             return False
         rest = memoryview(part)
         while rest:
@@ -63,17 +68,32 @@ class _IncomingProfile:
         return bool(part)
 
 
-def capture(given: dict[str, str], pids: Sequence[int], seconds: float, steps: int | None) -> int:
-    """Profiles the processes `pids`, else those of --job, for at most `steps` steps. Returns the exit code."""
+def capture(given: dict[str, str], pids: Sequence[int], seconds: float, steps: int | None, most_bytes: int) -> int:
+    """Profiles the processes `pids`, else those of --job, for at most `steps` steps. Returns the exit code.
+
+    The processes may send at most `most_bytes` together, in equal shares, and no file gets larger than that.
+    """
     named = socket_path.configured_socket(given.get("socket"), os.environ)
     at = named or ask_first_daemon(_check_daemon, os.environ) or socket_path.candidate_sockets(os.environ)[0]
     pids = pids or _pids_of_job(at, given["job"])
     run = run_name(time.time_ns())
     directory = Path(given.get("output") or f"neuron-profile-{run}")
-    with ExitStack() as stack:
-        arriving = _start_captures(at, pids, directory, seconds, steps, stack)
-        _receive_profiles(arriving, directory)
+    with ExitStack() as stack, _file_size_limit(most_bytes):
+        arriving = _start_captures(at, pids, directory, seconds, steps, most_bytes // len(pids), stack)
+        _receive_profiles(arriving, directory, time.monotonic() + seconds + _LATE_SECONDS)
         return _finish_captures(arriving, directory, run)
+
+
+@contextlib.contextmanager
+def _file_size_limit(most_bytes: int) -> Iterator[None]:
+    """Limits the size of each file that this process writes: the files for viewers can be larger than a profile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    is_lower = soft != resource.RLIM_INFINITY and soft < most_bytes
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft if is_lower else most_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def _check_daemon(at: str) -> str:
@@ -100,7 +120,13 @@ def _pids_of_job(at: str, job_text: str) -> list[int]:
 
 
 def _start_captures(
-    at: str, pids: Sequence[int], directory: Path, seconds: float, steps: int | None, stack: ExitStack
+    at: str,
+    pids: Sequence[int],
+    directory: Path,
+    seconds: float,
+    steps: int | None,
+    most_bytes_each: int,
+    stack: ExitStack,
 ) -> list[_IncomingProfile]:
     """Creates the temporary files, then starts the captures. Raises UserError if a capture fails to start."""
     arriving = []
@@ -119,24 +145,31 @@ def _start_captures(
         raise _write_error(directory, error) from None
     for pid, (draft, file) in zip(pids, drafts, strict=True):
         requested = stack.enter_context(RequestedProfile.request(at, pid, seconds, steps))
-        arriving.append(_IncomingProfile(requested, draft, file))
+        arriving.append(_IncomingProfile(requested, draft, file, most_bytes_each))
     for each in arriving:
         each.request.wait_accepted(_ANSWER_SECONDS)
     return arriving
 
 
-def _receive_profiles(arriving: Sequence[_IncomingProfile], directory: Path) -> None:
-    """Writes the profiles to files until each process has sent its last chunk or is silent for too long."""
+def _receive_profiles(arriving: Sequence[_IncomingProfile], directory: Path, deadline: float) -> None:
+    """Writes the profiles to files until each process has sent its last chunk, is silent for too long, or is late."""
     open_ = list(arriving)
     while open_:
         poll = select.poll()
         for each in open_:
             poll.register(each.request.channel, select.POLLIN)
         oldest = min(each.received_at for each in open_)
-        ready = {descriptor for descriptor, _ in poll.poll(max(0.0, oldest + _SILENT_SECONDS - time.monotonic()) * 1e3)}
+        until = min(oldest + _SILENT_SECONDS, deadline)
+        ready = {descriptor for descriptor, _ in poll.poll(max(0.0, until - time.monotonic()) * 1e3)}
         for each in tuple(open_):
             try:
-                if each.request.channel.fileno() in ready or each.request.has_more:
+                if time.monotonic() >= deadline:
+                    is_over = True
+                    problem = (
+                        f"PID {each.request.pid} did not end its profile within {_LATE_SECONDS:.0f} s after its time"
+                    )
+                    each.error = UserError(f"{problem}; check what it does", EXIT_TIMED_OUT)
+                elif each.request.channel.fileno() in ready or each.request.has_more:
                     is_over = not each.receive()
                 else:
                     is_over = time.monotonic() - each.received_at >= _SILENT_SECONDS
@@ -184,7 +217,7 @@ def _keep_profile(arrived: _IncomingProfile, directory: Path, run: str) -> tuple
     if not arrived.size_bytes:
         return None, directory
     try:
-        profile = read_profile(arrived.draft)
+        profile = read_profile(arrived.draft, most_unpacked_bytes=_UNPACKED_RATIO * arrived.most_bytes)
     except UserError as error:
         arrived.error = arrived.error or UserError(f"PID {arrived.request.pid} sent no profile ({error})")
         return None, directory

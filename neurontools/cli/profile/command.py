@@ -65,6 +65,7 @@ OPTIONS = (
     Option("job", "capture: profile all processes of this job, by a part of its name", value="NAME"),
     Option("seconds", "capture: for so many seconds (5; with --steps 60)", short="s", value="SECONDS"),
     Option("steps", "capture: for so many whole steps, if they take no longer than --seconds", value="N"),
+    Option("max-size", "capture: refuse more data than this, all processes together (256)", value="MIB"),
     Option("socket", "capture: use only the monitor daemon at this socket", value="PATH", completes=FILES),
     Option("json-schema", "print the JSON Schema of the document of show", ends=True),
     Option(
@@ -93,7 +94,7 @@ _OPTIONS_BY_ACTION = {
     "report": ("output", "rank"),
     "diff": ("json", "top", "rank"),
     "serve": ("port",),
-    "capture": ("pid", "job", "seconds", "steps", "output", "socket"),
+    "capture": ("pid", "job", "seconds", "steps", "max-size", "output", "socket"),
 }
 _PATH_COUNTS = {"show": 1, "report": 1, "diff": 2, "serve": 1, "capture": 0}
 _PATHS = ("no directory", "one directory", "two directories")
@@ -103,6 +104,7 @@ _DEFAULT_PORT = 6006
 _HIGHEST_PORT = 65535
 _HIGHEST_PID = 2**31 - 1
 _DEFAULT_SECONDS, _STEPS_SECONDS = 5.0, 60.0
+_DEFAULT_SIZE_MIB, _LARGEST_SIZE_MIB = 256, 1024
 SHORTEST_SECONDS = 0.01
 
 
@@ -124,6 +126,7 @@ def check_options(given: dict[str, str], words: list[str]) -> None:
         raise UserError("capture needs --pid or --job; neuron-ls shows PIDs, neuron-top jobs", EXIT_USAGE)
     requested_pids(given)
     requested_seconds(given)
+    whole_option(given, "max-size", None, 1, _LARGEST_SIZE_MIB)
     requested_steps(given)
     csv_table(given)
     max_rows(given)
@@ -302,7 +305,8 @@ def _run_profile(arguments: list[str]) -> int:
     if action == "capture":
         from neurontools.cli.profile.capture import capture
 
-        return capture(given, requested_pids(given), requested_seconds(given), requested_steps(given))
+        most_bytes = whole_option(given, "max-size", _DEFAULT_SIZE_MIB, 1, _LARGEST_SIZE_MIB) << 20
+        return capture(given, requested_pids(given), requested_seconds(given), requested_steps(given), most_bytes)
     if action == "serve":
         run_viewer(paths[0], viewer_port(given))
     if action == "report":
