@@ -56,11 +56,12 @@ from neurond.system.processes import is_alive
 from neurond.verdicts.evidence import HealthThresholds, ProcessIdentity
 from neurond.verdicts.rule_evaluator import FindingDiff, FindingLogger, RuleEvaluator, evaluated_devices
 from neurontools.driver.environment import Roots
-from neurontools.driver.kernel_log import KernelRecord
+from neurontools.driver.kernel_log import KERNEL_FACILITY, KernelRecord, parse_hardware_error
 from neurontools.faults.requests import FaultRequest
 from neurontools.model import Health, Snapshot
 from neurontools.rpc import socket_path
 from neurontools.util.errors import UserError
+from neurontools.util.rate_limited_log import RateLimitedLogger
 from neurontools.util.terminal import excerpt
 from neurontools.util.version import __version__
 
@@ -76,6 +77,7 @@ _FIRST_REFRESH_SECONDS = 5.0
 _MOST_ERROR_CHARACTERS = 200
 
 _log = logging.getLogger(__name__)
+_log_ignored_record = RateLimitedLogger(_log, logging.WARNING)
 
 
 class Daemon:
@@ -335,6 +337,7 @@ class SnapshotPublisher:
         self._attributor = ProcessAttributor(proc_root)
         self.rules = RuleEvaluator(HealthThresholds(**settings.health_thresholds))  # type: ignore[arg-type]
         self._kernel_log = open_kernel_log(settings)
+        self._counts_user_records = settings.kmsg_user_records
         self._finding_log = FindingLogger()
         self._finding_diff = FindingDiff()
         self.kubelet = KubeletWatcher(self._attributor.set_allocations, settings.pod_resources_socket)
@@ -410,8 +413,7 @@ class SnapshotPublisher:
         snapshot = self._sampler.sample(whole=whole, warnings=warnings)
         attributed = self._attributor.attribute(snapshot)
         if whole:
-            logged = () if self._kernel_log is None else self._kernel_log.read()
-            evaluated = self._evaluate(attributed, logged)
+            evaluated = self._evaluate(attributed, self._read_kernel_log(attributed.taken_at_unix_seconds))
         else:
             evaluated = self.rules.carry_over(attributed)
             known_at_seconds = self._known_at_seconds
@@ -432,6 +434,18 @@ class SnapshotPublisher:
             self.exporters.observe(stored.snapshot)
             self.on_tick()
         return snapshot
+
+    def _read_kernel_log(self, at_unix_seconds: float) -> list[KernelRecord]:
+        """Returns the new records that count: those of the kernel, and those of programs if a setting says so."""
+        records = [] if self._kernel_log is None else self._kernel_log.read()
+        counted = [each for each in records if self._counts_user_records or each.facility == KERNEL_FACILITY]
+        if records:
+            self._audit.record_kernel_records(records, counted, at_unix_seconds)
+        if len(counted) < len(records) and any(parse_hardware_error(each.text) for each in records):
+            _log_ignored_record(
+                "the kernel log has a hardware error that a program wrote; it does not count (daemon.kmsg_user_records)"
+            )
+        return counted
 
     def _evaluate(self, snapshot: Snapshot, logged: Sequence[KernelRecord] = ()) -> Snapshot:
         return self.rules.evaluate(snapshot, self._sampler.ended, logged, self._sampler.unknown_health)

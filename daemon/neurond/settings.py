@@ -57,6 +57,7 @@ class Settings:
     pod_resources_socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
     actions: dict[str, Any] | None = None  # the [actions] table of the configuration; None: no actions
     kmsg: str | None = None  # path of the kernel log; None: the file kmsg in dev_root; "": no kernel log
+    kmsg_user_records: bool = False  # whether records that programs wrote to the kernel log count as well
     ready_fd: int | None = None  # file descriptor for the line "ready", written once the daemon serves
     exit_with_parent: bool = False
 

@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+KERNEL_FACILITY = 0
+"""The facility of the kernel's own records. The kernel gives another one, mostly user (1), to records of programs."""
+
 _LEVELS = 8
 _LARGEST = 2**64 - 1
 _ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")

@@ -162,6 +162,7 @@ WRONG_LINES = [
         'actions.webhook = "https://h/x?s3cr3t"',
         "a URL may contain a secret; write it into a file that others cannot read, and",
     ),
+    ("daemon.kmsg_user_records = 1", "input should be a valid boolean, not 1"),
     ("actions.webhook_url_file = 1", "input should be a valid string, not 1"),
     (
         'metrics.otlp_endpoint = "https://me:s3cr3t@h"',

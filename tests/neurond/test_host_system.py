@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import re
@@ -300,6 +301,37 @@ def test_an_aborted_transfer_is_over_when_the_device_was_reset(daemon: RunningDa
     (reset,) = wait_until(lambda: daemon.findings(FindingKind.WAS_RESET))
     assert daemon.findings(*KERNEL) == [reset]
     assert reset.device_indices == (3,)
+
+
+def test_records_of_programs_count_only_where_a_setting_says_so_and_the_audit_has_them(
+    start_daemon: StartDaemon, path: Path, tmp_path: Path
+) -> None:
+    path.touch()
+    configuration = tmp_path / "neurond.toml"
+    configuration.write_text("[daemon]\nkmsg_user_records = true\n")
+    flags = ("--simulate", "trn1.32xlarge", "--interval", "0.05", "--kmsg", str(path))
+    strict = start_daemon(*flags, "--state-directory", str(tmp_path / "strict"))
+    lenient = start_daemon(*flags, "--config", str(configuration), name="lenient.sock")
+    forged, real = (HardwareError("HBM_UNCORRECTABLE_ERROR", device, 0).text() for device in (1, 2))
+    with path.open("ab") as kernel:
+        for facility in (1, 3, 2**20):  # user, daemon, and one that no program knows
+            kernel.write(KernelRecord(7, 1, forged, facility=facility).line())
+        kernel.write(KernelRecord(8, 1, real).line())
+    assert wait_until(lambda: devices_of(strict)) == [(2,)]
+    assert wait_until(lambda: devices_of(lenient)) == [(1,), (2,)]
+    assert devices_of(strict) == [(2,)]
+    audit = tmp_path / "strict" / "audit.jsonl"
+    wait_until(lambda: audit.read_text().count("kernel_record") == 4)
+    records = [json.loads(line) for line in audit.read_text().splitlines() if "kernel_record" in line]
+    assert [(each["facility"], each["device_index"], each["counted"]) for each in records] == [
+        *((1, 1, False), (3, 1, False), (2**20, 1, False)),
+        (0, 2, True),
+    ]
+    assert strict.log.count("a hardware error that a program wrote; it does not count") == 1
+
+
+def devices_of(daemon: RunningDaemon) -> list[tuple[int, ...]]:
+    return sorted(finding.device_indices for finding in daemon.findings(*KERNEL))
 
 
 def test_the_log_beside_the_devices_that_are_read_is_read(start_daemon: StartDaemon) -> None:

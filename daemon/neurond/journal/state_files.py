@@ -15,14 +15,16 @@ import os
 import queue
 import stat
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
+from itertools import islice
 from typing import Any, NoReturn, TypeVar
 
 from google.protobuf.message import EncodeError
 
 from neurond.journal.accounts import Departure
+from neurontools.driver.kernel_log import KernelRecord, parse_driver_line, parse_hardware_error
 from neurontools.model import (
     EndedProcess,
     ErrorCounters,
@@ -323,6 +325,18 @@ _FAULT_FIELDS = (
 _MOST_CHARACTERS = 500  # texts in an event are cut to this number of characters
 
 
+_MOST_KERNEL_RECORDS = 16  # most kernel records in the audit log per snapshot, so that a flood does not fill it
+
+
+def _kernel_report(record: KernelRecord) -> dict[str, object] | None:
+    """Returns what a kernel record reports about a device; None if it reports nothing."""
+    error = parse_hardware_error(record.text)
+    if error is not None:
+        return {"reports": error.name, "device_index": error.device_index, "core_index": error.core_index}
+    message = parse_driver_line(record.text)
+    return None if message is None else {"reports": str(message.event), "device_index": message.device_index}
+
+
 class AuditLog:
     """Writes events to the audit file, if there is one. `record` may be called from any thread."""
 
@@ -353,6 +367,15 @@ class AuditLog:
             if key not in now:
                 self.record("released", at_unix_seconds, _process_fields(process))
         self._attached = now
+
+    def record_kernel_records(
+        self, records: Sequence[KernelRecord], counted: Sequence[KernelRecord], at_unix_seconds: float
+    ) -> None:
+        """Records what the kernel log reported about devices, and whether it counted. Records at most 16 at a time."""
+        reports = ((each, report) for each in records if (report := _kernel_report(each)) is not None)
+        for each, report in islice(reports, _MOST_KERNEL_RECORDS):
+            origin = {"facility": each.facility, "sequence": each.sequence, "counted": each in counted}
+            self.record("kernel_record", at_unix_seconds, {**report, **origin})
 
     def record_faults(self, snapshot: Snapshot) -> None:
         for fault in snapshot.injected_faults:

@@ -134,6 +134,7 @@ class DaemonTable(_Table):
     state_directory: _Path | None = None
     listen: _ListenAddress | None = None
     kmsg: Annotated[str, AfterValidator(lambda path: path and _absolute(path))] | None = None
+    kmsg_user_records: bool = False
 
 
 class SimulateTable(_Table):
