@@ -78,6 +78,8 @@ def reserve(core: Core, nbytes: int) -> None:
     try:
         memory.allocate(Category.TENSORS, nbytes)
     except OutOfDeviceMemory:
+        memory.refusals_total -= 1
+        memory.retries_total += 1
         device.flush(core, "MemoryPressure")
         memory.allocate(Category.TENSORS, nbytes)
 

@@ -9,7 +9,6 @@ this is inferred, not documented.
 from __future__ import annotations
 
 import ctypes
-import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.compiler import CC_FLAGS, CompilerFlags
 from neurontools.runtime.programs.numerics import STOCHASTIC_SEED, stochastic_rounding
 from neurontools.runtime.tensors.buffers import Buffer, Category, OutOfDeviceMemory, Tensor
+from neurontools.runtime.tensors.device import neuroncore_version
 
 FAIL_ON_NAN = "NEURON_FAIL_ON_NAN"
 EXTRACT_ONLY = "NEURON_EXTRACT_GRAPHS_ONLY"
@@ -61,13 +61,6 @@ class ExecutionPolicy:
 
 
 ALLOW_LEGACY = "NEURON_RT_ALLOW_LEGACY_NEFF"
-_NEURONCORE_VERSIONS = {"inf1": 1, "inf2": 2, "trn1": 2, "trn2": 3, "trn3": 4}
-
-
-def neuroncore_version(name: str) -> int | None:
-    """Returns the NeuronCore version of an instance type or of a --target value; None if unknown."""
-    family = re.match(r"(inf|trn)\d", name)
-    return _NEURONCORE_VERSIONS.get(family[0]) if family else None
 
 
 def check_load(

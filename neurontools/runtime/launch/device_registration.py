@@ -29,13 +29,14 @@ from neurontools.runtime.tensors.device import DEFAULT_PENDING_BOUND, device, wo
 from neurontools.runtime.tensors.storages import storages
 from neurontools.runtime.torch_device import torch_module
 from neurontools.runtime.torch_device.interrupts import guard_backward_hooks, resend_lost_interrupts
+from neurontools.runtime.torch_device.memory import add_memory_functions
 from neurontools.runtime.torch_device.parameters import account_parameters, keep_parameter_identity
-from neurontools.runtime.torch_device.profiler import measure_input_wait, memory_module, patch_torch_profiler
+from neurontools.runtime.torch_device.profiler import measure_input_wait, patch_torch_profiler
 from neurontools.runtime.torch_device.storage_patches import patch_serialization, patch_storage_resize
 from neurontools.runtime.torch_device.torch_patches import (
     guard_fsdp,
-    patch_ddp_reducer,
-    patch_dtensor_linear,
+    patch_ddp,
+    patch_dtensor,
     patch_stock_torch,
     patch_torch_accelerator,
     patch_torch_compile,
@@ -115,7 +116,7 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
     if name != "xla":
         torch.utils.generate_methods_for_privateuse1_backend()
     module: Any = torch_module.module(name)
-    module.memory = memory_module(name, vars(module))
+    add_memory_functions(module)
     torch._register_device_module(name, module)
     _registered.extend([_Hooks(), _Guard(), process_executor])
     _C._acc.register_python_privateuseone_hook(_registered[0])
@@ -132,7 +133,7 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
         patch_torch_accelerator,
         guard_backward_hooks,
         patch_torch_compile,
-        patch_dtensor_linear,
+        patch_dtensor,
         guard_fsdp,
         measure_input_wait,
         resend_lost_interrupts,
@@ -144,7 +145,7 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
         patch_storage_resize,
         time_saves,
         patch_stock_torch,
-        patch_ddp_reducer,
+        patch_ddp,
         watch_steady_state,
     ):
         install()

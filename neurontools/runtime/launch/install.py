@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import multiprocessing.forkserver
 import multiprocessing.spawn
 import os
 import runpy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,8 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
         script = getattr(sys.modules.get("__main__"), "__file__", None)
     choice = choose_device_name(environment, script, sys.argv[1:])
     register_device(choice.name, environment)
+    if choice.name == "neuron":  # accelerate and transformers then use torch.neuron instead of torch_xla
+        os.environ.setdefault("USE_TORCH_XLA", "0")
     explain_other_name(choice)
     patch_tensor_sharing(receive_tensor)
     run_before_immediate_exit()
@@ -67,26 +71,46 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
         SummaryFile(Path(directory)).start()
 
 
-def _hook_spawned_processes(name: str) -> None:
-    """Installs the import hook in processes that multiprocessing spawns, because they import the script again.
+_FIRST_IMPORT = "neurontools.runtime.startup.spawned_worker"
 
-    Spawned processes take NeuronCores at their first use of the device.
-    """
+
+def _hook_spawned_processes(name: str) -> None:
+    """Makes processes that multiprocessing spawns, and its forkserver, import the module `_FIRST_IMPORT` first."""
     original = multiprocessing.spawn.get_command_line
+    server: Any = multiprocessing.forkserver.ForkServer
+    ensure_running = server.ensure_running
 
     def get_command_line(**keywords: object) -> list[str]:
         command = original(**keywords)
         position = command.index("-c") + 1 if "-c" in command else 0
         if position:
             command[position] = (
-                "import os; from neurontools.runtime.launch import import_hook; "
-                "import_hook.install_finder(os.environ); "
-                "import_hook.is_spawned_worker = True; "
-                f"os.environ.setdefault('{DEVICE_VARIABLE}', '{name}'); " + command[position]
+                f"import os, {_FIRST_IMPORT}; os.environ.setdefault('{DEVICE_VARIABLE}', '{name}'); "
+                + command[position]
             )
         return command
 
+    def ensure_running_with_device(self: Any) -> None:
+        if _FIRST_IMPORT not in self._preload_modules:
+            self._preload_modules = [_FIRST_IMPORT, *self._preload_modules]
+        with _environment_default(DEVICE_VARIABLE, name):
+            ensure_running(self)
+
     multiprocessing.spawn.get_command_line = get_command_line
+    server.ensure_running = ensure_running_with_device
+
+
+@contextlib.contextmanager
+def _environment_default(variable: str, value: str) -> Iterator[None]:
+    """Sets an environment variable, for processes that start meanwhile, unless it is set."""
+    if variable in os.environ:
+        yield
+        return
+    os.environ[variable] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(variable, None)
 
 
 def _patch_start_processes(environment: Mapping[str, str]) -> None:

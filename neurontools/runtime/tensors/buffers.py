@@ -202,6 +202,8 @@ class OutOfDeviceMemory(torch.OutOfMemoryError):
 class CoreMemory:
     """The HBM use of one core by category, in bytes.
 
+    `tensor_peak_bytes` is the peak of `tensor_bytes`; `peak_bytes` is that of all categories. The totals count
+    allocations and frees since the start: one allocation for all results of an execution, one free for each tensor.
     Not thread-safe: a caller that changes it holds the runtime's lock. Readers poll, because a training step makes
     hundreds of changes.
     """
@@ -213,6 +215,12 @@ class CoreMemory:
         self.levels = [0] * len(Category)
         self.total_bytes = 0
         self.peak_bytes = 0
+        self.tensor_peak_bytes = 0
+        self.allocations_total = 0
+        self.allocated_bytes_total = 0
+        self.frees_total = 0
+        self.retries_total = 0
+        self.refusals_total = 0
         self.hbm_index = hbm_index  # index of the HBM stack on its device
         self.write_log: Callable[[CoreMemory, str], str | None] | None = None  # writes a log file; returns its path
 
@@ -223,12 +231,22 @@ class CoreMemory:
             raise self.refusal(category, nbytes)
         self.levels[category] += nbytes
         self.total_bytes = total
+        self.allocations_total += 1
+        self.allocated_bytes_total += nbytes
         if total > self.peak_bytes:
             self.peak_bytes = total
+        if (tensor_bytes := self.tensor_bytes) > self.tensor_peak_bytes:
+            self.tensor_peak_bytes = tensor_bytes
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of all tensors, parameters included."""
+        return self.levels[Category.TENSORS] + self.levels[Category.CONSTANTS]
 
     def free(self, category: Category, nbytes: int) -> None:
         self.levels[category] -= nbytes
         self.total_bytes -= nbytes
+        self.frees_total += 1
 
     def move(self, source: Category, target: Category, nbytes: int) -> None:
         self.levels[source] -= nbytes
@@ -243,6 +261,7 @@ class CoreMemory:
 
         Calls `write_log` if it is set, and names the log file in the error.
         """
+        self.refusals_total += 1
         usage, place = dict(_TABLE_ROWS)[category], f"ND {self.device_index}:NC {self.core_index}"
         lines = [
             f"Failed to allocate {size_text(nbytes)} (usage: {usage}) on {place}, current utilization:",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import sys
 import time
@@ -118,6 +119,15 @@ def _not_ready(core: Core, reason: str) -> None:
 
 
 device = Device()
+
+
+_NEURONCORE_VERSIONS = {"inf1": 1, "inf2": 2, "trn1": 2, "trn2": 3, "trn3": 4}
+
+
+def neuroncore_version(name: str) -> int | None:
+    """Returns the NeuronCore version of an instance type or of a --target value; None if unknown."""
+    family = re.match(r"(inf|trn)\d", name)
+    return _NEURONCORE_VERSIONS.get(family[0]) if family else None
 
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

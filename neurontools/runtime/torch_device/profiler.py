@@ -1,4 +1,4 @@
-"""Adds the NeuronCores to torch.profiler, records the memory history, and measures the input wait.
+"""Adds the NeuronCores to torch.profiler, and measures the input wait.
 
 torch 2.13 accepts device activities from C++ only. So this module adds them afterwards: to the written JSON file, and
 to the function events from which torch builds its tables.
@@ -11,7 +11,6 @@ import time
 import weakref
 from collections import defaultdict, deque
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,12 +20,11 @@ from torch.utils.data import dataloader
 
 from neurontools.profile import Engine, Profile
 from neurontools.profile.formats.chrome_trace import merge_into_trace
-from neurontools.profile.formats.memory_snapshot import snapshot, write_snapshot
 from neurontools.runtime.counting.steps import INPUT, step_clock, steps
 from neurontools.runtime.profiling.recorder import InMemoryProfile
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.reporting.stderr_lines import warn_once
-from neurontools.runtime.tensors.buffers import buffers, size_text
+from neurontools.runtime.tensors.buffers import buffers
 from neurontools.runtime.tensors.device import device, worker
 
 _DeviceType: Any = torch._C._autograd.DeviceType
@@ -183,68 +181,6 @@ def _link(events: list[Any], operators: list[Any], profile: Profile, start_ns: i
             call = waiting.popleft()
             call.append_kernel(each.name, each.device_index, each.time_range.elapsed_us())
             waiting.append(call)
-
-
-_open_windows: list[InMemoryProfile] = []
-
-
-def _record_memory_history(
-    enabled: str | bool | None = "all", *_arguments: Any, clear_history: bool = False, **_keywords: Any
-) -> None:
-    """Starts recording allocations with their source lines. Stops the recording if `enabled` is false.
-
-    Accepts all arguments of torch.cuda's function. Uses only `enabled` and `clear_history`.
-    """
-    if not enabled:
-        while _open_windows:
-            _open_windows.pop().stop()
-        return
-    if _open_windows and clear_history:
-        _open_windows[0].restart()
-    elif not _open_windows:
-        _open_windows.append(open_window())
-
-
-def _snapshot(device: Any = None) -> dict[str, Any]:
-    """Returns the current allocations, and the history of allocations since recording began."""
-    del device  # torch.cuda has this argument; here, a snapshot has all cores
-    return snapshot(_current_profile())
-
-
-def _dump_snapshot(filename: str = "dump_snapshot.pickle") -> None:
-    write_snapshot(_current_profile(), Path(filename))
-
-
-def memory_summary(which: Any = None, abbreviated: bool = False) -> str:
-    """Returns the HBM use of each core by category, as text."""
-    lines = []
-    for core in device.cores:
-        memory = buffers.account_of(core)
-        lines.append(
-            f"NeuronCore {core.global_index}: {size_text(memory.total_bytes)} of {size_text(memory.limit_bytes)}"
-        )
-        lines += [
-            f"  {field.removesuffix('_bytes'):<24} {size_text(level)}" for field, level in memory.by_field().items()
-        ]
-        lines.append(f"  {'peak':<24} {size_text(memory.peak_bytes)}")
-    return "\n".join(lines)
-
-
-def _current_profile() -> Profile:
-    device.flush_all("Snapshot")
-    if _open_windows:
-        return _open_windows[0].read_profile()
-    return open_window().stop()
-
-
-def memory_module(name: str, others: dict[str, Any]) -> ModuleType:
-    """Returns the module torch.<name>.memory: memory history, snapshots, memory_summary, and the items of `others`."""
-    module = ModuleType(f"torch.{name}.memory", memory_module.__doc__)
-    for function in (_record_memory_history, _snapshot, _dump_snapshot, memory_summary):
-        setattr(module, function.__name__, function)
-    for key, value in others.items():
-        setattr(module, key, value)
-    return module
 
 
 def measure_input_wait() -> None:

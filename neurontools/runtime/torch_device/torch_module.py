@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.tensors.buffers import Category, Core, buffers
-from neurontools.runtime.tensors.device import device
+from neurontools.runtime.tensors.buffers import Core
+from neurontools.runtime.tensors.device import device, neuroncore_version, worker
 
 _torch_device = device.torch_device  # renamed, because functions have a parameter `device`
 
@@ -113,55 +113,6 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.bfloat16, torch.float16]
 
 
-def memory_allocated(which: Any = None) -> int:
-    """Returns the HBM of a core's tensors and parameters, in bytes."""
-    memory = buffers.account_of(core_of(which))
-    return memory.levels[Category.TENSORS] + memory.levels[Category.CONSTANTS]
-
-
-def max_memory_allocated(which: Any = None) -> int:
-    """Returns the peak HBM use of a core, all categories, in bytes."""
-    return buffers.account_of(core_of(which)).peak_bytes
-
-
-max_memory_reserved = max_memory_allocated
-
-
-def memory_reserved(which: Any = None) -> int:
-    return buffers.account_of(core_of(which)).total_bytes
-
-
-def reset_peak_memory_stats(which: Any = None) -> None:
-    """Resets the peak HBM use of a core to its present use."""
-    memory = buffers.account_of(core_of(which))
-    memory.peak_bytes = memory.total_bytes
-
-
-def memory_stats(which: Any = None) -> dict[str, int]:
-    """Returns the HBM use of a core: now by category, and the total now and at its peak, in bytes."""
-    memory = buffers.account_of(core_of(which))
-    stats = {f"{name}.current": level for name, level in memory.by_field().items()}
-    total = {"current": memory.total_bytes, "peak": memory.peak_bytes}
-    return stats | {
-        f"{kind}_bytes.all.{key}": value for kind in ("allocated", "reserved") for key, value in total.items()
-    }
-
-
-def mem_get_info(which: Any = None) -> tuple[int, int]:
-    """Returns the free and the total HBM of a core, in bytes."""
-    memory = buffers.account_of(core_of(which))
-    return memory.limit_bytes - memory.total_bytes, memory.limit_bytes
-
-
-def reset_accumulated_memory_stats(which: Any = None) -> None:
-    """Does nothing: no statistics accumulate. Raises RuntimeError if the process does not have this core."""
-    core_of(which)
-
-
-def empty_cache() -> None:
-    """Does nothing: freed HBM is available immediately."""
-
-
 def is_bf16_supported(including_emulation: bool = True) -> bool:
     return True
 
@@ -180,6 +131,13 @@ def get_device_properties(which: Any = None) -> SimpleNamespace:
         neuroncore_index=core.global_index,
         device_index=core.memory.device_index,
     )
+
+
+def get_device_capability(which: Any = None) -> tuple[int, int] | None:
+    """Returns the NeuronCore version, such as (2, 0) on Trn1. None without a daemon, which knows the instance type."""
+    core_of(which)
+    version = None if worker.instance_type is None else neuroncore_version(worker.instance_type)
+    return None if version is None else (version, 0)
 
 
 class Stream:
@@ -283,16 +241,31 @@ class DeviceOf(DeviceContext):
         super().__init__(tensor.device if tensor.device.type == device.name else None)
 
 
+_HELPERS = (
+    "module",
+    "public_functions",
+    "core_of",
+    "neuroncore_version",
+    "Any",
+    "Core",
+    "ModuleType",
+    "SimpleNamespace",
+)
+
+
+def public_functions() -> dict[str, Any]:
+    """Returns the functions and classes of the device module, by name."""
+    found = {key: value for key, value in globals().items() if callable(value) and key not in _HELPERS}
+    return found | {"device": DeviceContext, "device_of": DeviceOf}
+
+
 def module(name: str) -> ModuleType:
     class DeviceModule(ModuleType):
         def __getattr__(self, attribute: str) -> Any:
             raise AttributeError(f"torch.{name}.{attribute} is not part of the simulated device")
 
     module = DeviceModule(f"torch.{name}", __doc__)
-    for key, value in globals().items():
-        if callable(value) and key not in ("module", "Any", "Core", "ModuleType", "SimpleNamespace"):
-            setattr(module, key, value)
-    module.device = DeviceContext  # type: ignore[attr-defined]
-    module.device_of = DeviceOf  # type: ignore[attr-defined]
+    for key, value in public_functions().items():
+        setattr(module, key, value)
     module._initialized = True  # type: ignore[attr-defined]  # torch.utils.checkpoint reads it before it saves RNG states
     return module

@@ -19,12 +19,13 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import asgd, nadam, radam
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from neurontools.runtime.reporting.stderr_lines import warn_once
 from neurontools.runtime.tensors.buffers import Tensor
 from neurontools.runtime.tensors.device import device
-from neurontools.runtime.torch_device import torch_module
+from neurontools.runtime.torch_device import memory, torch_module
 
 
 def patch_stock_torch() -> None:
@@ -161,10 +162,11 @@ def _by_device(mode: Any, options: Any, keywords: dict[str, Any]) -> Callable[..
 
 
 def patch_torch_compile() -> None:
-    """Adds the backends of this device to torch.compile. Call once per process.
+    """Adds the backends of this device to torch.compile, and to torch._dynamo when it is imported. Call once.
 
-    Patches torch.compile itself, because registering backends would import torch._dynamo, which takes a second.
+    Patches torch.compile itself, because importing torch._dynamo takes a second.
     """
+    on_import("torch._dynamo", lambda dynamo: dynamo.register_backend(compile_backend, "neuron"))
     original = torch.compile
 
     @functools.wraps(original)
@@ -192,9 +194,21 @@ class _MapOnHost(TorchDispatchMode):
         return func(*args, **keywords)
 
 
-def patch_ddp_reducer() -> None:
-    """Makes DistributedDataParallel keep its map of used parameters on the CPU. Call once per process."""
+def patch_ddp() -> None:
+    """Makes DistributedDataParallel keep its map of used parameters on the CPU, and accept local ranks as device IDs.
+
+    Scripts pass `device_ids=[local_rank]`, but a rank has one core here, whose index is 0. Call once per process.
+    """
     parallel: Any = DistributedDataParallel
+    init = parallel.__init__
+
+    @functools.wraps(init)
+    def init_on_own_core(self: Any, module: Any, device_ids: Any = None, *arguments: Any, **keywords: Any) -> None:
+        if device_ids and any(p.device.type == device.name for p in module.parameters()):
+            device_ids = keywords["output_device"] = None
+        init(self, module, device_ids, *arguments, **keywords)
+
+    parallel.__init__ = init_on_own_core
     make = parallel._ddp_init_helper
 
     @functools.wraps(make)
@@ -216,7 +230,7 @@ def _index(which: Any) -> int:
 
 
 def _forward(name: str) -> Any:
-    function = getattr(torch_module, name)
+    function = torch_module.synchronize if name == "synchronize" else memory.NAMES[name]
 
     def forwarded(device_index: Any = None) -> Any:
         return function(_index(device_index))
@@ -234,7 +248,7 @@ def get_device_capability(which: Any = None) -> dict[str, Any]:
 
 
 _FORWARDED = (
-    *("synchronize", "memory_stats", "memory_allocated", "max_memory_allocated", "memory_reserved"),
+    *("synchronize", "memory_allocated", "max_memory_allocated", "memory_reserved"),
     *("max_memory_reserved", "reset_peak_memory_stats", "reset_accumulated_memory_stats"),
 )
 
@@ -244,17 +258,17 @@ def patch_torch_accelerator() -> None:
     accelerator: Any = torch.accelerator
     functions: dict[str, Any] = {name: _forward(name) for name in _FORWARDED}
     functions |= {
-        "empty_cache": torch_module.empty_cache,
-        "empty_host_cache": torch_module.empty_cache,
+        "empty_cache": memory.empty_cache,
+        "empty_host_cache": memory.empty_cache,
+        "memory_stats": lambda which=None, /: memory.flat_memory_stats(_index(which)),
         "get_device_capability": get_device_capability,
         "get_memory_info": _forward("mem_get_info"),
         "set_device_index": lambda which, /: torch_module.set_device(_index(which)),
         "set_device_idx": lambda which, /: torch_module.set_device(_index(which)),
         "set_stream": lambda stream, /: torch_module.set_stream(stream),
     }
-    memory = getattr(accelerator, "memory", None)
     for name, function in functions.items():
-        for place in (accelerator, memory):
+        for place in (accelerator, getattr(accelerator, "memory", None)):
             if hasattr(place, name):
                 setattr(place, name, function)
 
@@ -304,14 +318,25 @@ def on_import(package: str, change: Callable[[Any], None]) -> None:
     _import_hooks[package] = change
 
 
-def patch_dtensor_linear() -> None:
-    """Adds a handler for linear_backward to DTensor, now or when a script imports DTensor. Call once per process."""
+def patch_dtensor() -> None:
+    """Adds a handler for linear_backward to DTensor, and lets optimizers mix DTensors with other parameters.
 
-    def patch_dispatcher(package: Any) -> None:
-        handlers = package.DTensor._op_dispatcher._custom_op_handlers
-        handlers[torch.ops.aten.linear_backward.default] = _linear_backward
+    `parallelize_module` leaves some parameters plain. Optimizers use `foreach` by default on accelerators, which then
+    raises an error; on the CPU they use a loop. Patches DTensor at its import. Call once per process.
+    """
 
-    on_import("torch.distributed.tensor", patch_dispatcher)
+    def patch(package: Any) -> None:
+        kind = package.DTensor
+        kind._op_dispatcher._custom_op_handlers[torch.ops.aten.linear_backward.default] = _linear_backward
+
+        def use_loop_for_mixed(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            for group in optimizer.param_groups:
+                if group.get("foreach", False) is None and len({isinstance(p, kind) for p in group["params"]}) > 1:
+                    group["foreach"] = False
+
+        register_optimizer_step_pre_hook(use_loop_for_mixed)
+
+    on_import("torch.distributed.tensor", patch)
 
 
 def _linear_backward(_operator: Any, arguments: tuple[Any, ...], _keywords: Any) -> tuple[Tensor | None, ...]:

@@ -136,6 +136,35 @@ def test_memory_info_is_the_account(xla: Any) -> None:
     assert held.numel() == 1000
 
 
+def test_the_memory_functions_tell_tensors_everything_and_peaks_that_reset(xla: Any) -> None:
+    module: Any = torch.get_device_module("xla")
+    core, kib = "xla:1", 1024
+    module.reset_peak_memory_stats(core)
+    module.reset_accumulated_memory_stats(core)
+    before, everything = module.memory_allocated(core), module.memory_reserved(core)
+    first = torch.zeros(256 * kib, dtype=torch.uint8).to(core)
+    second = torch.zeros(64 * kib, dtype=torch.uint8).to(core)
+    del first
+    assert module.memory_allocated(core) == before + 64 * kib
+    assert module.max_memory_allocated(core) == before + 320 * kib
+    assert module.max_memory_reserved(core) == everything + 320 * kib
+    assert module.mem_get_info(core)[0] == module.mem_get_info(core)[1] - module.memory_reserved(core)
+    stats = module.memory_stats(core)
+    assert stats["allocated_bytes"] == {"current": before + 64 * kib, "peak": before + 320 * kib}
+    assert stats["reserved_bytes.all.freed"] == 256 * kib
+    assert (stats["allocation_requests"], stats["num_tensor_frees"], stats["num_ooms"]) == (2, 1, 0)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(1 << 40, device=core)
+    assert module.memory_stats(core)["num_ooms"] == 1
+    assert f"allocated {size_text(before + 64 * kib)} {size_text(before + 320 * kib)}" in " ".join(
+        module.memory_summary(core).split()
+    )
+    assert sum(s["total_size"] for s in module.memory_snapshot() if s["device"] == 1) == module.memory_reserved(core)
+    module.reset_peak_memory_stats(core)
+    assert module.max_memory_allocated(core) == module.memory_allocated(core)
+    assert second.numel() == 64 * kib
+
+
 def test_temporaries_are_gone_without_the_garbage_collector(xla: Any) -> None:
     def compute(value: Any) -> Any:
         return ((value + 1) * 2).softmax(0)[1:] + 1

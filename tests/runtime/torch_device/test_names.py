@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from neurontools.catalog import names
 from neurontools.driver.neuron_runtime import NrtStatus
-from neurontools.runtime.execution.policy import ExecutionFailed, check_load, neuroncore_version
+from neurontools.runtime.execution.policy import ExecutionFailed, check_load
 from neurontools.runtime.launch.device_name import InvalidDeviceName, choose_device_name, device_name
 from neurontools.runtime.launch.import_hook import SUPPORTED_TORCH
 from neurontools.runtime.programs.compiler import CompilerFlags, InvalidCompilerFlags, parse_compiler_flags
@@ -27,6 +27,7 @@ from neurontools.runtime.programs.numerics import (
     to_fp8_e4m3,
     to_tf32,
 )
+from neurontools.runtime.tensors.device import neuroncore_version
 from tests.harness.paths import ROOT
 
 Run = Callable[..., Any]
@@ -101,6 +102,10 @@ copy.deepcopy(model); pickle.loads(pickle.dumps(model.state_dict()))
 fast = torch.compile(model, backend="neuron")(value.to("neuron"))
 assert torch.equal(fast.cpu(), model(value.to("neuron")).cpu())
 assert torch.accelerator.current_accelerator().type == "neuron", torch.accelerator.current_accelerator()
+import torch._dynamo, torch_neuronx
+assert "neuron" in torch._dynamo.list_backends()
+assert torch_neuronx.max_memory_allocated() == torch.neuron.max_memory_allocated() > before
+assert torch.neuron.get_device_capability() is None, "no daemon told the instance type"
 torch.neuron.synchronize()
 print(loss.device, torch.neuron.device_count(), before, repr(torch.ones(1, device="neuron")))
 """

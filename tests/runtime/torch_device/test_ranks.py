@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from neurontools.runtime.tensors.cores import ImpossibleRank, rank_environment
-from neurontools.runtime.torch_device import torch_module
+from neurontools.runtime.torch_device import memory
 from tests.harness.ports import free_port
 
 Run = Callable[..., Any]
@@ -125,7 +125,7 @@ for kind, has_unused in ((None, True), (False, False), (False, True)):  # unused
     model, reference = Model(kind).to(device), Model(kind)
     if not has_unused:
         for p in (*model.odd.parameters(), *model.never.parameters()): p.requires_grad_(False)
-    parallel = DistributedDataParallel(model, find_unused_parameters=has_unused)
+    parallel = DistributedDataParallel(model, device_ids=[rank], find_unused_parameters=has_unused)
     ours, theirs = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, reference))
     for step in range(6):
         is_odd = has_unused and step % 2 == 1
@@ -188,6 +188,27 @@ if __name__ == "__main__":
 def test_ranks_that_a_script_starts(run_script: Run, tmp_path: Path, method: str) -> None:
     run_script(SPAWNING, method, NEURON_RT_NUM_CORES="")
     assert [(tmp_path / f"out{rank}").read_text() for rank in (0, 1)] == ["[30.0, 30.0] 0 2", "[30.0, 30.0] 1 2"]
+
+
+MULTIPROCESSING = """
+import multiprocessing, sys, torch
+def work(queue, index): queue.put((torch.ones(4, device="neuron") * index).sum().item())
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    queue = context.Queue()
+    workers = [context.Process(target=work, args=(queue, index)) for index in (1, 2)]
+    for worker in workers: worker.start()
+    print(sorted(queue.get() for _ in workers))
+    for worker in workers: worker.join()
+"""
+
+
+@pytest.mark.parametrize(
+    "method", ["forkserver", *(pytest.param(other, marks=pytest.mark.slow) for other in ("spawn", "fork"))]
+)
+def test_processes_of_multiprocessing_have_the_device(run_script: Run, method: str) -> None:
+    run = run_script(MULTIPROCESSING, method, NEURONTOOLS_DEVICE="")
+    assert run.stdout == "[4.0, 8.0]\n"
 
 
 def test_a_process_that_has_tensors_on_its_cores_starts_no_ranks(run_script: Run) -> None:
@@ -402,7 +423,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 dist.init_process_group("neuron")
 rank, size = dist.get_rank(), dist.get_world_size()
 mesh = init_device_mesh("neuron", (size,))
-def whole_of(model): return [p.full_tensor() for p in model.parameters()]
+def whole_of(model): return [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
 
 def make(seed=0):
     torch.manual_seed(seed)
@@ -444,13 +465,13 @@ assert product.tolist() == [[1.0] * 3, [5.0] * 3, [9.0] * 3, [13.0] * 3]
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
-        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
-    def forward(self, value): return self.down(self.up(value).relu())
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+    def forward(self, value): return self.down(self.up(self.norm(value)).relu())
 torch.manual_seed(0); reference = Block()
 torch.manual_seed(0); model = Block().to("neuron")
 parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
 assert model.up.weight.to_local().shape[0] == 8
-ours, theirs = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, reference))
+ours, theirs = (torch.optim.AdamW(m.parameters(), lr=0.1) for m in (model, reference))  # the norm is no DTensor
 for step in range(4):
     ours.zero_grad(); theirs.zero_grad()
     value = data(0, step).reshape(3, 1, 8)
@@ -509,18 +530,18 @@ def test_a_storage_gives_its_bytes_back_and_takes_them_again(xla: Any) -> None:
     tensor = torch.arange(1024.0).to("xla")
     view = tensor[:2]
     storage: Any = tensor.untyped_storage()
-    before = torch_module.memory_allocated()
+    before = memory.memory_allocated()
     storage.resize_(0)
     assert (storage.nbytes(), storage.size(), len(storage)) == (0, 0, 0)
-    assert torch_module.memory_allocated() == before - 4096
+    assert memory.memory_allocated() == before - 4096
     with pytest.raises(RuntimeError, match="resized to 0 bytes"):
         view.tolist()
     storage.resize_(4096)
-    assert (storage.nbytes(), torch_module.memory_allocated()) == (4096, before)
+    assert (storage.nbytes(), memory.memory_allocated()) == (4096, before)
     tensor.copy_(torch.arange(1024.0))
     assert view.tolist() == [0.0, 1.0]
     with pytest.raises(NotImplementedError, match="to 0 bytes and back, not to 8"):
         storage.resize_(8)
     storage.resize_(0)
     del tensor, view, storage
-    assert torch_module.memory_allocated() == before - 4096
+    assert memory.memory_allocated() == before - 4096
