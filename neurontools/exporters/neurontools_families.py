@@ -14,6 +14,7 @@ from neurontools.model import (
     HostMemory,
     LogicalNeuronCore,
     Process,
+    ServedModelRates,
     Severity,
     Snapshot,
     SourceKind,
@@ -22,6 +23,7 @@ from neurontools.model import (
 from neurontools.model.health import age_seconds, verdicts
 from neurontools.model.jobs import job_activity, running_jobs
 from neurontools.model.process import STEP_PARTS, WAIT_PART
+from neurontools.model.process import age_seconds as seconds_since
 from neurontools.util.terminal import truncate
 from neurontools.util.units import ranges_text, strip_durations
 
@@ -144,6 +146,27 @@ _TRAINING = _define(
     ("compiling_seconds", MetricKind.GAUGE, "Time that the process has been waiting for a compilation, else 0"),
     ("seconds_since_last_step", MetricKind.GAUGE, "Time since the process ended its latest step"),
 )
+_SERVED_COUNTERS = _define(
+    "served_model_",
+    ("requests", MetricKind.COUNTER, "Requests for the model that ended, including failed ones"),
+    ("failed_requests", MetricKind.COUNTER, "Requests for the model that failed"),
+    ("calls", MetricKind.COUNTER, "Executions of the model"),
+    ("samples", MetricKind.COUNTER, "Sum of the batch sizes of all executions of the model"),
+    ("queue_wait_seconds", MetricKind.COUNTER, "Sum of the waits of all requests before their execution"),
+    ("tokens", MetricKind.COUNTER, "Tokens that the model generated"),
+)
+_SERVED = _define(
+    "served_model_",
+    ("queue_depth", MetricKind.GAUGE, "Requests that wait for the model"),
+    ("seconds_since_last_request", MetricKind.GAUGE, "Time since the end of the latest request"),
+    ("load_seconds", MetricKind.GAUGE, "Longest duration of loading the model on a core"),
+    ("memory_bytes", MetricKind.GAUGE, "Device memory of the model on all its cores"),
+    ("latency_seconds", MetricKind.GAUGE, "Latency of requests in the last ten seconds, by percentile"),
+    ("device_latency_seconds", MetricKind.GAUGE, "Time of executions on the core in the last ten seconds"),
+    ("first_token_seconds", MetricKind.GAUGE, "Time to the first token in the last ten seconds, by percentile"),
+    ("output_token_seconds", MetricKind.GAUGE, "Time per later token in the last ten seconds, by percentile"),
+)
+_SERVED_PERCENTILES = ("p50", "p90", "p99", "p100")
 _JOBS = _define(
     "job",
     ("s", MetricKind.GAUGE, "Jobs on this host; a process without a known job counts as one"),
@@ -154,7 +177,7 @@ _JOBS = _define(
     (
         "_state",
         MetricKind.GAUGE,
-        "1 for the current state of the job: training, starting, compiling, waiting, stuck, unknown",
+        "1 for the current state of the job: training, starting, compiling, waiting, stuck, unknown, serving",
     ),
     ("_seconds_since_last_step", MetricKind.GAUGE, "Time since all ranks on this host had ended a step"),
     ("_steps_per_second", MetricKind.GAUGE, "Training steps a second of the slowest rank on this host"),
@@ -193,6 +216,7 @@ def neurontools_families(
     yield from _health_families(snapshot, label)
     yield from _process_families(snapshot, holders, label)
     yield from _training_families(holders, snapshot.taken_at_seconds, label)
+    yield from _serving_families(holders, snapshot.taken_at_seconds, label)
     yield from job_families(snapshot, peak_flops_per_core, label)
     yield from _host_families(snapshot, label)
 
@@ -420,6 +444,36 @@ def _training_families(holders: list[Process], now_seconds: float, label: LabelT
         if (since := counters.since_last_step_seconds(now_seconds)) is not None:
             samples["seconds_since_last_step"].append((of_process(pid), since))
     yield from _families(_TRAINING, samples)
+
+
+def _serving_families(holders: list[Process], now_seconds: float, label: LabelTexts) -> Iterator[MetricFamily]:
+    """Yields the families of served models. `now_seconds` is the CLOCK_MONOTONIC time of the snapshot."""
+    of_model = label.named("pid", "model")
+    served_models = [(process.pid, served) for process in holders for served in process.served_models]
+    for name, definition in _SERVED_COUNTERS.items():
+        values = [(of_model(pid, served.name), getattr(served, f"{name}_total")) for pid, served in served_models]
+        yield MetricFamily(definition, [(text, value) for text, value in values if value is not None])
+    samples: _Samples = {name: [] for name in _SERVED}
+    of_percentile = label.named("pid", "model", "percentile")
+    for pid, served in served_models:
+        rates = served.rates or ServedModelRates()
+        for name, value in (
+            ("queue_depth", served.queue_depth),
+            ("seconds_since_last_request", seconds_since(served.last_request_at_seconds, now_seconds)),
+            ("load_seconds", served.load_seconds),
+            ("memory_bytes", served.device_memory_bytes),
+        ):
+            if value is not None:
+                samples[name].append((of_model(pid, served.name), value))
+        for name, latency in (
+            ("latency_seconds", rates.total_latency),
+            ("device_latency_seconds", rates.device_latency),
+            ("first_token_seconds", rates.time_to_first_token),
+            ("output_token_seconds", rates.time_per_output_token),
+        ):
+            found = [(each, getattr(latency, f"{each}_seconds", None)) for each in _SERVED_PERCENTILES]
+            samples[name] += [(of_percentile(pid, served.name, p), value) for p, value in found if value is not None]
+    yield from _families(_SERVED, samples)
 
 
 def job_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: LabelTexts) -> Iterator[MetricFamily]:

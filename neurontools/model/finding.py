@@ -45,6 +45,8 @@ class FindingKind(StrEnum):
     WAS_RESET = "was_reset"
     SLOW_RANK = "slow_rank"
     WAITING = "waiting"
+    CORES_WITHOUT_MODEL = "cores_without_model"
+    DUPLICATED_WEIGHTS = "duplicated_weights"
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,6 +209,8 @@ _TABLE: dict[tuple[str, str | None], tuple[str, Owner]] = {
     (FindingKind.LATENCY_RISEN, None): ("LATENCY_RISEN", Owner.USER),
     (FindingKind.SLOW_RANK, None): ("SLOW_RANK", Owner.USER),
     (FindingKind.WAITING, None): ("WAITING", Owner.USER),
+    (FindingKind.CORES_WITHOUT_MODEL, None): ("CORES_WITHOUT_MODEL", Owner.USER),
+    (FindingKind.DUPLICATED_WEIGHTS, None): ("DUPLICATED_WEIGHTS", Owner.USER),
     (FindingKind.IDLE, None): ("IDLE", Owner.USER),
     (FindingKind.ORPHANED, None): ("ORPHANED", Owner.USER),
 }

@@ -98,6 +98,14 @@ def with_everything() -> tuple[Snapshot, Snapshot]:
         training_rates=model.TrainingRates(steps_per_second=1.25),
         recent_steps=model.RecentSteps(16, (0.5, 0.25, 0.0, 0.0, 0.0, 0.0), 0.25, 0.25),
     )
+    latency = model.LatencyPercentiles(*(0.125 * (at + 1) for at in range(8)))
+    served = model.ServedModel(
+        *("llm", (model.ModelPlacement(0, 1.5, 4096, 2048, "w"),), 100, 2, 50, 400, True, 2.5, 3),
+        last_request_at_seconds=now.taken_at_seconds - 2,
+        tokens_total=900,
+        rates=model.ServedModelRates(10.0, 5.0, 8.0, 0.025, latency, latency, 90.0, latency, latency),
+    )
+    process = replace(process, served_models=(served,))
     finding = model.Finding(
         *("ecc_corrected", model.Severity.WARNING, "HBM corrects errors", "watch it", now.taken_at_unix_seconds - 9),
         device_indices=(0,),

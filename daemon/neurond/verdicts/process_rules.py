@@ -93,7 +93,7 @@ def process_errors(context: RuleContext) -> Iterator[Finding]:
         ):
             if limit is not None and count >= limit:
                 reason = f"PID {process.pid}: {at_least_text(count, what)} in the last minutes"
-                yield _process_finding(process, kind, severity, reason, action, at, part)
+                yield process_finding(process, kind, severity, reason, action, at, part)
 
 
 def _failed_total(executions: ExecutionCounters | None) -> int:
@@ -124,7 +124,7 @@ def silent_processes(context: RuleContext) -> Iterator[Finding]:
         else:
             continue
         if silent_seconds >= limit:
-            yield _process_finding(
+            yield process_finding(
                 process,
                 FindingKind.STALE_REPORT,
                 Severity.WARNING,
@@ -134,7 +134,7 @@ def silent_processes(context: RuleContext) -> Iterator[Finding]:
             )
 
 
-def _process_finding(
+def process_finding(
     process: Process,
     kind: FindingKind,
     severity: Severity,
@@ -143,6 +143,7 @@ def _process_finding(
     began_at_unix_seconds: float,
     part: str | None = None,
 ) -> Finding:
+    """Builds a finding about one process on all its devices."""
     return Finding(
         kind,
         severity,
@@ -322,7 +323,7 @@ def _latency_finding(process: Process, medians: _Medians, began_at_unix_seconds:
     was, now = (duration_text(float(f"{seconds:.1e}")) for seconds in medians)
     reason = f"PID {process.pid}: median latency rose from {was} to {now}"
     action = "its vCPU may be busy, its input slow or its device throttled: compare vCPU use, batch size and power"
-    found = _process_finding(process, FindingKind.LATENCY_RISEN, Severity.NOTICE, reason, action, began_at_unix_seconds)
+    found = process_finding(process, FindingKind.LATENCY_RISEN, Severity.NOTICE, reason, action, began_at_unix_seconds)
     return replace(found, device_indices=(), neuroncore_index=None)
 
 

@@ -28,6 +28,7 @@ from neurond.verdicts.evidence import (
 )
 from neurond.verdicts.job_rules import activity_findings, stragglers
 from neurond.verdicts.process_rules import ERROR_KINDS, FailingCoreRule, LatencyRule, OrphanedPodRule
+from neurond.verdicts.serving_rules import cores_without_model, duplicated_weights
 from neurontools.driver.kernel_log import KernelRecord
 from neurontools.faults.kinds import KINDS
 from neurontools.model import FaultState, Finding, Health, Process, Severity, Snapshot
@@ -50,6 +51,8 @@ _RULES: tuple[_Rule, ...] = (
     process_rules.process_errors,
     process_rules.silent_processes,
     stragglers,
+    cores_without_model,
+    duplicated_weights,
 )
 
 
