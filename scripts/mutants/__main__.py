@@ -5,11 +5,12 @@
 
 A room is a top-level folder of a package. The mutants are sampled from all rooms in proportion to their size. The same
 seed samples the same mutants from the same source. Each mutant runs against the tests that reach its block of
-statements, in the order of `reach.py`. Each trial is a forked process on a copy of the tree, with the slow modules
-already imported. The checkout is never changed. `table.toml` lists the central modules and the equivalent mutants.
+statements, in the order of `reach.py`. Each trial is a forked process on a copy of the tree. It is a fork of a process
+that has collected all tests, or, for code that runs at import, of one that has only imported the slow modules. The
+checkout is never changed. `table.toml` lists the central modules and the equivalent mutants.
 
 A mutant is killed if a test fails that passes without the mutant, or if its tests hang. Tests hang if they use no CPU
-time, fill the memory, or take ten times their usual CPU time.
+time for a minute, fill the memory, or take several times their usual CPU time.
 
 Exit codes: 0 enough mutants were killed, 1 too few, 2 the run was not possible, 130 interrupted.
 """
@@ -33,12 +34,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from collected import FailureRecorder
 from mutant import Mutant, mutants_of
-from reach import Reach, ReachRecorder, TestReach, digest, instrument, read_rows
-from trial import FailureRecorder, Selection, Slot, Trial, adopt_orphans
+from reach import Reach, ReachRecorder, TestReach, digest, instrument, reached_blocks, read_rows
+from trial import Selection, Slot, Trial, adopt_orphans, fork_pytest
 
 TABLE = Path(__file__).with_name("table.toml")
 LEAST_PERCENT, LEAST_CENTRAL_PERCENT = 90.0, 95.0
+_COLLECTED_CPU_SECONDS = 3.0  # the first tests of a trial that has to collect them; collecting all takes longer
+_SUSPECT_CPU_SECONDS = 60.0  # more than a test needs
 _PACKAGES = ("neurontools", "daemon/neurond")
 _PRELOADED = (
     "pytest",
@@ -70,6 +74,8 @@ class Outcome:
     tried: list[str] = field(default_factory=list)
     killers: list[str] = field(default_factory=list)
     hung: bool = False
+    exit_code: int | None = 0
+    """That of the last trial; None if it was killed. A survivor with another code than 0 ended its tests too early."""
     cpu_seconds: float = 0.0
 
     @property
@@ -220,6 +226,7 @@ def slots(root: Path, count: int) -> Iterator[list[Slot]]:
     """Yields copies of the tree and removes them afterwards. Does the slow imports once for all of them."""
     adopt_orphans()
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # the tests load our own backend
+    os.environ["OMP_NUM_THREADS"] = "1"  # the tensors of tests are too small for more
     for name in _PRELOADED:
         with suppress(ImportError):
             importlib.import_module(name)
@@ -231,22 +238,33 @@ def slots(root: Path, count: int) -> Iterator[list[Slot]]:
 def record(root: Path, reach: Reach, tests: Mapping[str, str], jobs: int) -> Reach:
     """Runs the unrecorded test files on instrumented copies, which share the files. Returns the whole recording."""
     files = sorted(tests.keys() - reach.files.keys())
-    with slots(root, min(jobs, len(files))) as copies:
-        trials = []
-        for number, slot in enumerate(copies):
-            reached = instrument(slot.tree, reach)
+    with slots(root, max(1, min(jobs, len(files)))) as copies:
+        probes = []
+        for slot in copies:
+            probes.append(instrument(slot.tree, reach))
             compileall.compile_dir(slot.tree, quiet=2, workers=1)
+        wait_for(Trial(copies[0], fork_pytest(copies[0], ["--collect-only", *sorted(tests)])))
+        imported = reached_blocks(probes[0])
+        trials = []
+        for number, (slot, reached) in enumerate(zip(copies, probes, strict=True)):
             rows = slot.tree.parent / "rows"
-            trials.append((Trial(slot, files[number :: len(copies)], None, [ReachRecorder(reached, rows)]), rows))
+            rows.touch()
+            if part := files[number :: len(copies)]:
+                trials.append((Trial(slot, fork_pytest(slot, part, [ReachRecorder(reached, rows)])), rows))
         for trial, _ in trials:
-            while trial.exit_code() is None:
-                time.sleep(1.0)
+            wait_for(trial)
             print(trial.slot.output.read_text(errors="replace")[-3000:], file=sys.stderr)
         found = [test for _, rows in trials for test in read_rows(rows)]
     print(
         f"{len(found)} tests recorded, of which {sum(not test.passed for test in found)} did not pass", file=sys.stderr
     )
-    return replace(reach, files=tests, tests=(*reach.tests, *found))
+    return replace(reach, files=tests, tests=(*reach.tests, *found), imported=imported)
+
+
+def wait_for(trial: Trial) -> None:
+    """Waits until a trial without a time limit ends."""
+    while trial.exit_code() is None:
+        time.sleep(1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +282,9 @@ def try_all(root: Path, outcomes: Iterable[Outcome], reach: Reach, jobs: int, li
     with slots(root, jobs) as free:
         for slot in free:
             compileall.compile_dir(slot.tree, quiet=2, workers=1)
+        collected = [slot.collect(sorted(reach.files)) for slot in free]
+        for each in collected:
+            each.wait_until_collected()
         running: list[Attempt] = []
         try:
             while waiting or running:
@@ -278,6 +299,8 @@ def try_all(root: Path, outcomes: Iterable[Outcome], reach: Reach, jobs: int, li
         finally:
             for attempt in running:
                 attempt.kill()
+            for each in collected:
+                each.close()
 
 
 class Attempt:
@@ -294,11 +317,16 @@ class Attempt:
         self._passes_alone = passes_alone
         self._failures = slot.tree.parent / "failures"
         self._suspects: list[str] = []
+        self._changed = None
+        if not reach.is_imported(outcome.mutant.path, outcome.mutant.block):
+            self._changed = outcome.mutant.changed_code(str(slot.tree / outcome.mutant.path))
         tests = reach.tests_of(outcome.mutant.path, outcome.mutant.block)
         fitting = list(within(self._trusted(tests), limits.cpu_seconds))
         outcome.reaching_count = len(tests)
         matrix = list(within(fitting, limits.matrix_cpu_seconds)) if limits.matrix_cpu_seconds else []
-        self._batches = deque(batch for batch in (matrix, fitting[len(matrix) :]) if batch)
+        first = matrix or (list(within(fitting, _COLLECTED_CPU_SECONDS)) if self._changed is None else [])
+        rest = [test for test in fitting if test not in first]
+        self._batches = deque(batch for batch in (first, rest) if batch)
         outcome.tried += [test.name for test in fitting]
         self._stops_at_first = not matrix
         self._trial = self._next_trial()
@@ -308,12 +336,13 @@ class Attempt:
         if self._trial is None:
             return True
         exit_code = self._trial.exit_code()
-        hung = exit_code is None and self._trial.hangs()
-        if hung:
+        hung = exit_code == -signal.SIGXCPU or (exit_code is None and self._trial.hangs())
+        if hung and exit_code is None:
             self._trial.kill()
         elif exit_code is None:
             return False
         self.outcome.cpu_seconds += self._trial.cpu_seconds
+        self.outcome.exit_code = exit_code
         self._trial = self._after(hung)
         return self._trial is None
 
@@ -330,9 +359,7 @@ class Attempt:
         if not batch:
             return self._next_trial() if self._batches else None
         self._batch = batch
-        flags = ["-x"] if self._stops_at_first else []
-        seconds = sum(test.cpu_seconds for test in batch)
-        return self._start([test.name for test in batch], flags, seconds, self.outcome.mutant.text())
+        return self._start({test.name: test.cpu_seconds for test in batch}, has_mutant=True)
 
     def _after(self, hung: bool) -> Trial | None:
         failed = set(self._failures.read_text("utf-8").splitlines()) if self._failures.exists() else set()
@@ -347,16 +374,26 @@ class Attempt:
             self.outcome.killers += sorted(name for name in failed if self._passes_alone.get(name))
             self._suspects = sorted(name for name in failed if name not in self._passes_alone)
             if self._suspects:
-                return self._start(self._suspects, [], None, None)
+                return self._start(dict.fromkeys(self._suspects, _SUSPECT_CPU_SECONDS), has_mutant=False)
             self._stops_at_first = True
         return None if self.outcome.killed else self._next_trial()
 
-    def _start(self, tests: list[str], flags: list[str], cpu_seconds: float | None, mutated: str | None) -> Trial:
+    def _start(self, tests: dict[str, float], *, has_mutant: bool) -> Trial:
         self._failures.unlink(missing_ok=True)
-        self.slot.put(self.outcome.mutant.path, mutated)
-        selection = Selection(tests)
-        plugins = [selection, FailureRecorder(self._failures)]
-        return Trial(self.slot, [*flags, *selection.files], cpu_seconds, plugins)
+        path, slot = self.outcome.mutant.path, self.slot
+        slot.put(path, self.outcome.mutant.text() if has_mutant else None)
+        stops_at_first = self._stops_at_first and has_mutant
+        if slot.collected is not None and self._changed is not None:
+            slot.clear()
+            changed = self._changed if has_mutant else []
+            pid = slot.collected.start(
+                tests, self._failures, stops_at_first=stops_at_first, path=slot.tree / path, changed=changed
+            )
+        else:
+            selection = Selection(list(tests))
+            flags = ["-x"] if stops_at_first else []
+            pid = fork_pytest(slot, [*flags, *selection.files], [selection, FailureRecorder(self._failures)])
+        return Trial(slot, pid, sum(tests.values()) if has_mutant else None)
 
 
 def within(tests: Iterable[TestReach], cpu_seconds: float) -> Iterator[TestReach]:
@@ -374,6 +411,8 @@ def show(outcome: Outcome, number: int, count: int) -> None:
     """Prints a line about a mutant to standard error."""
     verdict = "hangs   " if outcome.hung else "killed  " if outcome.killed else "SURVIVES"
     reached = "" if outcome.tried else " (no test reaches it)"
+    if not outcome.killed and outcome.exit_code:
+        reached = f" (the tests ended with exit code {outcome.exit_code})"
     print(
         f"{number:4}/{count} {verdict} {outcome.cpu_seconds:6.1f} s  {outcome.place}{reached}",
         file=sys.stderr,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+from live_code import ChangedCode, changed_code, functions_of
 
 _OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,
@@ -63,9 +66,22 @@ class Mutant:
 
     def text(self) -> str:
         """Returns the source of the changed module, without comments."""
+        with self._applied():
+            return ast.unparse(self.tree)
+
+    def changed_code(self, path: str) -> ChangedCode | None:
+        """Returns the code that live functions of the module at `path` need. None if the change needs an import."""
+        if self.block is None:
+            return None
+        original = functions_of(self.tree, path)
+        with self._applied():
+            return changed_code(original, functions_of(self.tree, path))
+
+    @contextmanager
+    def _applied(self) -> Iterator[None]:
         self._put(self.replacement)
         try:
-            return ast.unparse(self.tree)
+            yield
         finally:
             self._put(self.original)
 
@@ -158,7 +174,7 @@ def _replacements(node: ast.AST, name: str) -> Iterator[ast.AST]:
         case ast.Constant(value=str(text)):
             yield ast.Constant(text + "x")
         case ast.Call(func=ast.Name(id=function)) if function in _FUNCTIONS:
-            yield _with(node, func=ast.Name(_FUNCTIONS[function]))
+            yield _with(node, func=ast.Name(_FUNCTIONS[function], ast.Load()))
         case ast.Return(value=ast.expr() as returned) if ast.unparse(returned) != "None":
             yield ast.Return(ast.Constant(None))
         case ast.Continue():

@@ -75,6 +75,8 @@ class Reach:
     tests: tuple[TestReach, ...]
     importers: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """For each module without blocks, which has only constants: the modules that import it."""
+    imported: int = 0
+    """A bit for each block that runs when the tests are collected."""
 
     @classmethod
     def of_modules(cls, sources: Mapping[str, str]) -> Reach:
@@ -92,13 +94,15 @@ class Reach:
         document = json.loads(path.read_text("utf-8"))
         modules = {name: (first, count, of) for name, (first, count, of) in document["modules"].items()}
         tests = tuple(_decoded(row) for row in document["tests"])
-        return cls(modules, document["files"], tests, cls.of_modules(sources).importers)
+        importers = cls.of_modules(sources).importers
+        return cls(modules, document["files"], tests, importers, int(document["imported"], 16))
 
     def save(self, path: Path) -> None:
         """Writes a recording."""
         rows = [_encoded(test) for test in self.tests]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"modules": self.modules, "files": self.files, "tests": rows}), "utf-8")
+        document = {"modules": self.modules, "files": self.files, "tests": rows, "imported": f"{self.imported:x}"}
+        path.write_text(json.dumps(document), "utf-8")
 
     def of_files(self, files: Mapping[str, str]) -> Reach:
         """Returns the part of the recording whose test files still have these digests."""
@@ -109,6 +113,10 @@ class Reach:
     def block_count(self) -> int:
         """Returns the number of blocks in the tree."""
         return sum(count for _, count, _ in self.modules.values())
+
+    def is_imported(self, path: str, block: int | None) -> bool:
+        """Whether the block runs at imports, so that only a new import tries a change of it."""
+        return block is None or bool(self.imported >> (self.modules[path][0] + block) & 1)
 
     def tests_of(self, path: str, block: int | None) -> list[TestReach]:
         """Returns the passing tests that reach a block, or any block of the module if `block` is None.
@@ -180,6 +188,11 @@ def _is_future(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
 
 
+def reached_blocks(record: Path) -> int:
+    """Returns a bit for each byte that is set in the probes' file."""
+    return int("".join("1" if byte else "0" for byte in reversed(record.read_bytes())), 2)
+
+
 class ReachRecorder:
     """A pytest plugin that writes a row for each test to `output`."""
 
@@ -195,9 +208,8 @@ class ReachRecorder:
         result = yield
         after = os.times()
         cpu_seconds = sum(after[:4]) - sum(before[:4])
-        reached = self._record.read_bytes()
-        bits = int("".join("1" if byte else "0" for byte in reversed(reached)), 2)
-        test = TestReach(item.nodeid, self._outcomes.get(item.nodeid, False), round(cpu_seconds, 3), bits)
+        passed = self._outcomes.get(item.nodeid, False)
+        test = TestReach(item.nodeid, passed, round(cpu_seconds, 3), reached_blocks(self._record))
         with self._output.open("a", encoding="utf-8") as file:
             file.write(json.dumps(_encoded(test)) + "\n")
         return result

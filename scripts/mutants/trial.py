@@ -13,13 +13,15 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
+from collected import CollectedTests
 
 PACKAGE_ROOTS = (".", "daemon")
 _STILL_SECONDS = 60.0  # tests that use no CPU time for so long wait in vain
-_CPU_FACTOR, _CPU_SECONDS = 10.0, 20.0  # the limit: CPU time without a mutant times this factor, plus these seconds
+_CPU_FACTOR, _CPU_SECONDS = 3.0, 20.0  # the limit: CPU time without a mutant times this factor, plus these seconds
 _MOST_BYTES = 4 << 30
 _PR_SET_CHILD_SUBREAPER = 36
 # Plain assertions, because nobody reads the failures and assertion rewriting takes longer than most tests.
@@ -40,12 +42,19 @@ class Slot:
         self.tree = directory / "tree"
         self.scratch = directory / "tmp"
         self.output = directory / "output"
+        self.collected: CollectedTests | None = None
         self._originals: dict[str, str] = {}
         shutil.copytree(root, self.tree, ignore=_NOT_COPIED)
         for installed in ("consumers", "viewers", "frameworks"):  # environments of some tests
             if (root / ".venv" / installed).exists():
                 (self.tree / ".venv").mkdir(exist_ok=True)
                 (self.tree / ".venv" / installed).symlink_to((root / ".venv" / installed).resolve())
+
+    def collect(self, files: Sequence[str]) -> CollectedTests:
+        """Starts and returns the process that collects the tests of these files."""
+        self.clear()
+        self.collected = CollectedTests(self.tree.parent, lambda plugin: run_pytest(self, files, [plugin]))
+        return self.collected
 
     def clear(self) -> None:
         """Removes the files of the previous trial, such as failing examples of Hypothesis."""
@@ -64,21 +73,17 @@ class Slot:
 
 
 class Trial:
-    """A test run. `baseline_cpu_seconds` is its CPU time without a mutant, or None for a run without time limit."""
+    """A test run in the process `pid`, a child of this process.
 
-    def __init__(
-        self, slot: Slot, arguments: Sequence[str], baseline_cpu_seconds: float | None, plugins: Sequence[object] = ()
-    ) -> None:
+    `baseline_cpu_seconds` is its CPU time without a mutant, or None for a run without time limit.
+    """
+
+    def __init__(self, slot: Slot, pid: int, baseline_cpu_seconds: float | None = None) -> None:
         self.slot = slot
-        self.cpu_seconds = 0.0
-        slot.clear()
-        self._baseline_cpu_seconds = baseline_cpu_seconds
-        self._moved_at_seconds = time.monotonic()
-        pid = os.fork()
-        if pid == 0:
-            _run_tests(slot, arguments, plugins)
-        os.setpgid(pid, pid)  # in parent and child, because either may run first
         self.pid = pid
+        self.cpu_seconds = 0.0
+        self._baseline_cpu_seconds = baseline_cpu_seconds
+        self._examined_at_seconds = self._moved_at_seconds = time.monotonic()
         self._process = psutil.Process(pid)
 
     def exit_code(self) -> int | None:
@@ -93,8 +98,11 @@ class Trial:
     def hangs(self) -> bool:
         """Whether the tests hang: they use too much CPU time or memory, or no CPU time for a minute.
 
-        The first limit is CPU time, because a busy host stretches wall time.
+        The first limit is CPU time, because a busy host stretches wall time. Looks at most once a second.
         """
+        if time.monotonic() - self._examined_at_seconds < 1.0:
+            return False
+        self._examined_at_seconds = time.monotonic()
         cpu_seconds, resident_bytes = 0.0, 0
         with contextlib.suppress(psutil.NoSuchProcess):
             for process in (self._process, *self._process.children(recursive=True)):
@@ -134,26 +142,6 @@ def _write(file: Path, text: str) -> None:
     Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
 
 
-class FailureRecorder:
-    """A pytest plugin that writes the names of failed tests, one per line."""
-
-    def __init__(self, output: Path) -> None:
-        self._output = output
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Writes the name of a test with a failed phase."""
-        self._note(report)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Writes the name of a test file that can't be imported."""
-        self._note(report)
-
-    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
-        if report.failed and report.nodeid:
-            with self._output.open("a", encoding="utf-8") as file:
-                file.write(report.nodeid + "\n")
-
-
 class Selection:
     """A pytest plugin that runs only the named tests, in the order of the names."""
 
@@ -171,7 +159,17 @@ class Selection:
         return self._positions.get(item.nodeid) or self._positions.get(item.nodeid.partition("::")[0], 0)
 
 
-def _run_tests(slot: Slot, arguments: Sequence[str], plugins: Sequence[object]) -> None:
+def fork_pytest(slot: Slot, arguments: Sequence[str], plugins: Sequence[object] = ()) -> int:
+    """Runs pytest in a fork of this process, on the tree of the slot. Returns the PID."""
+    slot.clear()
+    pid = os.fork()
+    if pid == 0:
+        run_pytest(slot, arguments, plugins)
+    return pid
+
+
+def run_pytest(slot: Slot, arguments: Sequence[str], plugins: Sequence[object]) -> NoReturn:
+    """Runs pytest in this process, which must be a fork."""
     code = 70
     try:
         os.setpgid(0, 0)
