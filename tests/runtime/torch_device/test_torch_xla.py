@@ -41,7 +41,8 @@ def test_devices_and_collectives_of_a_single_process(xm: Any) -> None:
     assert torch_xla.device_count() == xr.addressable_device_count() == 2
     value = torch.arange(4.0).to("xla")
     assert xm.all_reduce(xm.REDUCE_SUM, value, scale=0.5).tolist() == [0.0, 0.5, 1.0, 1.5]
-    alone = xm.all_gather(value), xm.reduce_scatter(xm.REDUCE_SUM, value, 1.0, 0, 1), xm.all_to_all(value, 0, 0, 1)
+    scattered = xm.reduce_scatter(xm.REDUCE_SUM, value / 2, 2.0, 0, 1)
+    alone = xm.all_gather(value), scattered, xm.all_to_all(value, 0, 0, 1)
     assert all(map(value.equal, alone))
     assert xm.rendezvous("x", b"payload") == [b"payload"]
     assert xm.mesh_reduce("x", 3, sum) == 3
@@ -214,11 +215,14 @@ def test_the_number_of_the_random_state_tells_what_comes(xm: Any) -> None:
 
 
 def test_closures_run_after_the_step_or_beside_the_next_ones_with_which_their_errors_come(xm: Any) -> None:
+    import torch_xla
+
     may_go_on, seen = threading.Event(), list[float]()
     total = torch.ones(3, device="xla").sum()
     xm.add_step_closure(lambda value: seen.append(value.item() + 1), args=(total,))
     assert seen == []
-    xm.mark_step()
+    torch_xla.sync()
+    assert seen == [4.0]
     xm.mark_step()
     assert seen == [4.0]
     seen.clear()
