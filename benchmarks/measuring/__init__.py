@@ -103,7 +103,7 @@ def report(title: str, figures: Sequence[Figure]) -> None:
     """Prints the figures as a table, or as JSON with --json."""
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    if parser.parse_args().json:
+    if parser.parse_known_args()[0].json:  # a benchmark may have arguments of its own
         print(json.dumps({figure.name: {"value": figure.value, "unit": figure.unit} for figure in figures}))
         return
     print(title)

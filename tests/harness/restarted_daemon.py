@@ -13,12 +13,13 @@ from tests.harness.waiting import wait_until
 class RestartedDaemon(RunningDaemon):
     """A neurond of a test's own, simulating a trn1.32xlarge unless told otherwise; at first it is not started."""
 
-    def __init__(self, socket: str) -> None:
+    def __init__(self, socket: str, interval_seconds: float = 0.05) -> None:
         self.socket = socket
+        self._interval_seconds = interval_seconds
         self._was_started = False
 
     def start(self, instance_type: str = "trn1.32xlarge") -> None:
-        flags = ("--simulate", instance_type, "--interval", "0.05", "--log-level", "error")
+        flags = ("--simulate", instance_type, "--interval", f"{self._interval_seconds:g}", "--log-level", "error")
         super().__init__(Path(self.socket), flags, {})
         self._was_started = True
 

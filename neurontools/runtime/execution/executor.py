@@ -261,14 +261,19 @@ class Executor:
         statistics.executions_total += 1
         statistics.busy_seconds += seconds
         statistics.flops_total += loaded.flops
+        statistics.numerical_errors_total += has_nan
+        status = NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR if has_nan else NrtStatus.SUCCESS
+        queued_seconds = times.queued_until - times.queued
+        try:
+            self.monitor.end(started, loaded.flops, status, queued_seconds, times.ended)
+        except BaseException:  # Ctrl-C, perhaps before the end was recorded; a second record has no effect
+            self.monitor.end(started, loaded.flops, status, queued_seconds, times.ended)
+            raise
         metrics.add_duration("ExecuteTime", seconds)
         metrics.add_duration("ExecuteLatency", times.ended - times.queued)
         metrics.increment("ExecuteComputation")
-        status = NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR if has_nan else NrtStatus.SUCCESS
         if has_nan:
-            statistics.numerical_errors_total += 1
             metrics.increment("NumericalErrors")
-        self.monitor.end(started, loaded.flops, status, times.queued_until - times.queued, times.ended)
         if has_nan and self.policy.fail_on_nan:
             raise ExecutionFailed(
                 status, f"the results of an execution have NaN in them; unset {FAIL_ON_NAN} to go on nevertheless"

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from neurontools.client import Client
 from neurontools.model.process import STEP_PARTS
 from neurontools.profile import read_directory
+from tests.harness.neuron_run import neuron_run
 from tests.harness.restarted_daemon import RestartedDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -219,3 +221,42 @@ def test_a_required_daemon_that_is_not_there_is_an_error(host: TrainingHost) -> 
     _, errors = script.communicate()
     assert script.returncode == 12
     assert "no monitor daemon at" in errors
+
+
+INTERRUPTED = """
+import sys, torch, torch_xla.core.xla_model as xm
+weight = torch.ones(4, 4, device=xm.xla_device())
+at, is_struck = 0, True
+while is_struck:
+    at, left, is_struck = at + 1, at + 1, False
+    def strike(frame, event, argument):
+        global left, is_struck
+        if frame.f_code.co_name != "end": return None
+        left -= event == "line"
+        if not left:
+            sys.settrace(None)
+            is_struck = True
+            raise KeyboardInterrupt
+        return strike
+    result = weight @ weight
+    sys.settrace(strike)
+    try: xm.mark_step()
+    except KeyboardInterrupt: pass
+    finally: sys.settrace(None)
+open("struck", "w").write(str(at))
+"""
+
+
+def test_an_execution_counts_once_wherever_ctrl_c_interrupts_the_record_of_its_end(
+    daemon: RestartedDaemon, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(INTERRUPTED)
+    variables = {"NEURONTOOLS_SOCKET": daemon.socket, "NEURON_RT_NUM_CORES": "1"}
+    run = neuron_run(tmp_path, "-q", "--summary-json", "out.json", "script.py", **variables)
+    assert run.returncode == 0, run.stderr
+    summary = json.loads((tmp_path / "out.json").read_text())
+    assert int((tmp_path / "struck").read_text()) > 5
+    with Client(daemon.socket) as client:
+        (ended,) = wait_until(lambda: client.ended().processes)
+    assert ended.executions is not None
+    assert (ended.executions.completed_total, ended.flop_total) == (summary["executions_total"], summary["flop_total"])
