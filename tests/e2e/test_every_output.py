@@ -15,6 +15,7 @@ from html import unescape
 
 import pytest
 from neurond.exports.otlp import INSTRUMENTS
+from neurond.verdicts.rule_evaluator import FindingLogger
 
 from neurontools.cli.healthcheck.command import main as neuron_healthcheck
 from neurontools.cli.ls.command import main as neuron_ls
@@ -338,6 +339,14 @@ def test_an_output_shows_each_fact_or_the_table_says_why_not(
             assert not re.search(mark, outputs[name]), f"{name} shows {fact}; the table says: {cell}"
         else:
             assert re.search(cell, outputs[name]), f"{name} does not show {fact}: no {cell} in {outputs[name]}"
+
+
+def test_the_log_of_the_daemon_names_the_device_of_each_finding_or_the_host(caplog: pytest.LogCaptureFixture) -> None:
+    FindingLogger().log_new(host())
+    lines = [record.getMessage() for record in caplog.records]
+    assert "host: critical: a device has failed; see dmesg" in lines
+    assert any(line.startswith("device 4: critical: 7 uncorrected ECC errors in HBM") for line in lines)
+    assert any(line.startswith("device 15: critical: device 15 is missing") for line in lines)
 
 
 def test_the_manual_has_this_table(outputs: dict[str, str]) -> None:

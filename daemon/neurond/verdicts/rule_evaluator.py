@@ -203,7 +203,7 @@ class FindingLogger:
 
 def _line(finding: Finding) -> str:
     indices = finding.device_indices
-    place = f"device{'s' if len(indices) > 1 else ''} {ranges_text(indices)}"
+    place = f"device{'s' if len(indices) > 1 else ''} {ranges_text(indices)}" if indices else "host"
     return f"{place}: {finding.severity.name.lower()}: {marked_reason(finding)}; {finding.action}"
 
 
