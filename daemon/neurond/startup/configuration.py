@@ -222,7 +222,7 @@ class ActionsTable(_Table):
     """The table [actions] of the configuration file. Actions need a command or a webhook."""
 
     command: Annotated[list[_Argument], Field(min_length=1, max_length=64)] | None = None
-    webhook: Annotated[str | None, AfterValidator(_refuse_webhook)] = None
+    webhook: Annotated[str | None, Field(exclude=True), AfterValidator(_refuse_webhook)] = None  # an earlier key
     webhook_url_file: _Path | None = None
     on: Annotated[list[Literal["begins", "ends"]], Field(min_length=1)] = ["begins", "ends"]
     level: Literal["notice", "warning", "critical"] = "warning"
@@ -234,7 +234,7 @@ class ActionsTable(_Table):
 
     def enabled_settings(self) -> dict[str, Any] | None:
         """Returns the values for `neurond.actions.ActionSettings`. None if there is neither a command nor a webhook."""
-        return self.model_dump(exclude={"webhook"}) if self.command or self.webhook_url_file else None
+        return self.model_dump() if self.command or self.webhook_url_file else None
 
 
 class DaemonConfiguration(_Table):
