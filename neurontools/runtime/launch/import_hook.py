@@ -28,6 +28,7 @@ VERSIONS = {
     "torch_xla": "2.9.0+neurontools",
     "torch_neuronx": "2.9.0+neurontools",
     "neuronx_distributed": "0.15.0+neurontools",
+    "libneuronxla": "2.2.0+neurontools",
 }
 """The version of each package: the API version that it follows, and a suffix.
 
@@ -84,7 +85,6 @@ _ALTERNATIVES = {
 REFUSED_PACKAGES = {
     "nki": _NKI,
     "neuronxcc": _NKI,
-    "libneuronxla": "torch_xla",
     "torch_neuron": "torch_neuronx.trace",
     "transformers_neuronx": "transformers on the device, or torch_neuronx.trace",
     "neuronx_distributed_inference": "transformers' generate on the device, or torch_neuronx.trace",
@@ -100,6 +100,7 @@ _ALIASES = {
     "torch_xla.distributed.fsdp.state_dict_utils": "torch_xla.distributed.fsdp",
     "torch_xla.distributed.fsdp.utils": "torch_xla.distributed.fsdp",
     "torch_xla.distributed.fsdp.wrap": "torch_xla.distributed.fsdp.xla_fully_sharded_data_parallel",
+    "torch_xla.experimental.eager": "torch_xla.experimental",
     "torch_xla.experimental.pjrt_backend": "torch_xla.distributed.xla_backend",
     "torch_xla.experimental.scan_layers": "torch_xla.experimental.scan",
     "torch_xla.test.test_utils": "torch_xla.test",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 import io
+import os
 import pickle
 import pkgutil
 import subprocess
@@ -168,7 +169,7 @@ def test_a_missing_name_is_an_error_that_says_what_to_use(xm: Any) -> None:
     for statement, name, instead in (
         ("torch_xla.nothing", "torch_xla.nothing", ""),
         ("import torch_xla.nothing", "torch_xla.nothing", ""),
-        ("torch_xla._internal.x", "torch_xla._internal", "; use torch_xla.runtime"),
+        ("import torch_xla._internal.x", "torch_xla._internal.x", "; use torch_xla.runtime"),
         ("torch_xla.eager_mode", "torch_xla.eager_mode", "; use torch_xla.experiment"),
         ("torch_xla._XLAC._x()", "torch_xla._XLAC._x", "; use the Python"),
         ("torch_xla.runtime.use_spmd", "torch_xla.runtime.use_spmd", "; use one"),
@@ -281,6 +282,48 @@ def test_a_script_that_leaves_its_loader_ends_well_and_after_its_closures(
     run = run_script(LEAVING, how, exit_code=exit_code, **{WHOLE_END: "1"})
     assert run.stdout == output
     assert "terminate" not in run.stderr
+
+
+def test_names_of_samples(xm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import libneuronxla
+    import torch_xla.core.functions as xf
+    import torch_xla.debug.profiler as xp
+    from torch_xla._internal import neuron_utils
+    from torch_xla.experimental import eager
+
+    whole, synchronized, reference = torch.rand(8, 5, 7), xf.SyncBatchNorm(5).to("xla"), nn.BatchNorm1d(5)
+    for _ in range(2):
+        got, want = synchronized(whole.to("xla")), reference(whole)
+        torch.testing.assert_close(got.cpu(), want)
+    torch.testing.assert_close(synchronized.running_var.cpu(), reference.running_var)
+    synchronized.eval(), reference.eval()
+    torch.testing.assert_close(synchronized(whole.to("xla")).cpu(), reference(whole))
+    with pytest.raises(ValueError, match=r"SyncBatchNorm\(5\) got \[2, 3\]"):
+        synchronized(torch.ones(2, 3, device="xla"))
+    with eager.eager_mode_context(True) as before:
+        assert (before, eager.is_eager_mode()) == (False, True)
+    assert not eager.is_eager_mode()
+    with xp.Trace("outer"), xp.Trace("inner"), xp.StepTrace("step", step_num=1):
+        doubled = torch.ones(2, device="xla") * 2
+    assert doubled.tolist() == [2.0, 2.0]
+    packed, lstm = nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(2, 2)]), nn.LSTM(2, 3)
+    expected = lstm(packed)[0].data
+    [moved] = xm.send_cpu_data_to_device([packed], "xla")
+    assert torch.equal(lstm.to("xla")(moved)[0].data.cpu(), expected)
+    first = libneuronxla.register_hlo_snapshot_callback(lambda *_: "outputs")
+    assert first("graph", 0, 2) == "inputs"
+    assert libneuronxla.register_hlo_snapshot_callback(first)("graph", 0, 2) == "outputs"
+    monkeypatch.setenv("NEURON_RT_VISIBLE_CORES", "1,3,5-8")
+    assert neuron_utils.get_visible_cores_list() == [1, 3, 5, 6, 7, 8]
+    for wrong in ("1-3,5-8,3-5", "5-8-5", "a", "4-2"):
+        monkeypatch.setenv("NEURON_RT_VISIBLE_CORES", wrong)
+        with pytest.raises(ValueError, match="NEURON_RT_VISIBLE_CORES"):
+            neuron_utils.get_visible_cores_list()
+    monkeypatch.setenv("NEURON_RT_VISIBLE_CORES", "4-6")
+    with pytest.raises(ValueError, match="names 3 cores for local rank 0 of 2"):
+        neuron_utils.remap_visible_cores(0, 2)
+    neuron_utils.remap_visible_cores(2, 3)
+    assert os.environ["NEURON_RT_VISIBLE_CORES"] == "6"
 
 
 def test_sending_to_the_device_makes_a_list_of_a_single_tensor(xm: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from neurontools.runtime.counting.metrics import call_sites, metrics
 from neurontools.runtime.execution.gloo import (
@@ -288,6 +289,10 @@ def replace_values(data: Any, kind: type[T], change: Callable[[T], Any]) -> Any:
         changed = copy.copy(data)
         changed.update((key, replace_values(value, kind, change)) for key, value in data.items())
         return changed
+    if isinstance(data, PackedSequence):  # its batch sizes stay on the CPU
+        moved = (replace_values(part, kind, change) for part in (data.data, data.sorted_indices, data.unsorted_indices))
+        values, *indices = moved
+        return PackedSequence(values, data.batch_sizes, *indices)
     if isinstance(data, (list, tuple)):
         values = [replace_values(value, kind, change) for value in data]
         return type(data)(*values) if hasattr(data, "_fields") else type(data)(values)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from neurontools.runtime.tensors.device import device as _device
 
 from .. import compile as compile  # noqa: A004  (the name of torch_xla)
@@ -15,3 +18,14 @@ def eager_mode(enable: bool) -> None:
 
 def is_eager_mode() -> bool:
     return _device.eager
+
+
+@contextmanager
+def eager_mode_context(enable: bool) -> Iterator[bool]:
+    """Switches eager mode on or off in a block. Returns the mode before it."""
+    before = is_eager_mode()
+    eager_mode(enable)
+    try:
+        yield before
+    finally:
+        eager_mode(before)
