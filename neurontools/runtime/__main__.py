@@ -18,7 +18,13 @@ def main(arguments: list[str]) -> int:
     die_with_neuron_run(os.environ)
     from pathlib import Path
 
-    from neurontools.runtime.launch.install import install_runtime, require_module, run_module, run_script
+    from neurontools.runtime.launch.install import (
+        hide_launcher_frames,
+        install_runtime,
+        require_module,
+        run_module,
+        run_script,
+    )
     from neurontools.runtime.reporting.daemon_connection import CoresUnavailable
     from neurontools.util.errors import UserError
 
@@ -40,6 +46,7 @@ def main(arguments: list[str]) -> int:
     except (UserError, ValueError) as error:
         print(f"neurontools.runtime: {error}", file=sys.stderr)  # noqa: T201
         return getattr(error, "exit_code", 1)
+    hide_launcher_frames()
     if arguments[0] == "-m":
         run_module(arguments[1], arguments[2:])
     else:

@@ -153,7 +153,7 @@ def run_eager(
 def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any:
     """Runs an `out=` call that may resize its target.
 
-    Copies a result into its target if both have the same shape. Otherwise makes the target a view of the result.
+    Copies a result into its target. If their shapes differ, first resizes the target.
     """
     with buffers.lock:
         targets = {name: keywords[name] for name in operator.out_names if name in keywords}
@@ -175,7 +175,8 @@ def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any
             if fresh[name].shape == target.shape:
                 host_alias(target).copy_(fresh[name])
             else:
-                point_at(target, device_tensor(fresh[name], core))
+                resize(target, fresh[name].shape, fresh[name].stride())
+                host_alias(target).copy_(fresh[name])
         results = list(targets.values())
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -189,11 +190,48 @@ def _view_of(owner: Tensor, value: Tensor) -> Tensor:
     return view
 
 
-def point_at(target: Tensor, source: Tensor) -> Tensor:
-    """Makes `target` a view of the whole tensor `source`."""
+def resize(target: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """Gives a device tensor another size and other strides. Tensors that share its storage continue to share it.
+
+    If the storage is too small, moves the tensor to a new storage with the old elements. Raises NotImplementedError if
+    other tensors share the small storage, because a storage on this device can't grow.
+    """
+    with buffers.lock:
+        offset = int(target.storage_offset())
+        extent = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if all(size) else 0
+        storage = target.untyped_storage()
+        missing_bytes = (offset + extent) * target.dtype.itemsize - storage.nbytes()
+        if extent and missing_bytes > 0:
+            if _is_shared(target):
+                raise NotImplementedError(
+                    f"{device.name}: resize_ to {list(size)} needs {missing_bytes} bytes more than the storage of this "
+                    "tensor has, and other tensors share this storage; resize a clone() of the tensor"
+                )
+            core = device.core_of(target)
+            check_room(core, (offset + extent) * layouts.narrowed.get(target.dtype, target.dtype).itemsize)
+            grown = torch.empty(offset + extent, dtype=target.dtype, device="cpu")
+            old_count = storage.nbytes() // target.dtype.itemsize
+            if old_count:
+                grown[:old_count].copy_(host_value(_with_layout(target, storage, 0, [old_count], [1])))
+            storage = device_tensor(grown, core).untyped_storage()
+        return _set_storage(target, storage, offset, size, stride)
+
+
+def _is_shared(tensor: Tensor) -> bool:
+    core: Any = torch._C
+    storage = tensor.untyped_storage()
+    # The tensor and the Python object of the storage are two users.
+    return int(core._storage_Use_Count(storage._cdata)) > 2
+
+
+def _with_layout(like: Tensor, storage: Any, offset: int, size: Sequence[int], stride: Sequence[int]) -> Tensor:
+    return _set_storage(torch.empty(0, dtype=like.dtype, device=like.device), storage, offset, size, stride)
+
+
+def _set_storage(target: Tensor, storage: Any, offset: int, size: Sequence[int], stride: Sequence[int]) -> Tensor:
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # uses torch's CPU kernel, which reads no tensor data
     torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
-        keys, target, source.untyped_storage(), source.storage_offset(), list(source.shape), list(source.stride())
+        keys, target, storage, offset, list(size), list(stride)
     )
     return target
 

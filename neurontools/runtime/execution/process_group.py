@@ -78,6 +78,11 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def group_name(self) -> str:
         return self._name
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The devices of tensors that the group accepts; async_save of a distributed checkpoint requires the CPU."""
+        return [torch.device(device.name), torch.device("cpu")]
+
     def getBackendName(self) -> str:  # noqa: N802
         return device.name
 

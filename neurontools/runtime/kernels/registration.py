@@ -68,6 +68,7 @@ def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, Device
     library = torch.library.Library("aten", "IMPL")
     keep(library)
     special: dict[str, Any] = dict(transfer.TRANSFER_KERNELS)
+    special["aten::_embedding_bag_backward"] = _embedding_bag_backward()
     for kernels in (dropout_kernels, normalization_kernels, linear_kernels, probed_kernels):
         special |= kernels()
     for view in _VIEWS:
@@ -89,6 +90,7 @@ def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, Device
         operator.meta_call = checked_meta_call(full, operator.meta_call)
         library.impl(full.removeprefix("aten::"), recording_kernel(operator), _KEY)
     for key in ("Autograd" + _KEY, _KEY):
+        library.impl("embedding_backward", _embedding_backward, key)
         library.impl("scaled_dot_product_attention", attention, key)
         for short, kernel in recurrent.RECURRENT_KERNELS.items():
             library.impl(short, kernel, key)
@@ -100,6 +102,20 @@ def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, Device
     _register_fallback(keep)
     register_autocast(name, keep)
     return operators.by_name
+
+
+def _embedding_backward(
+    gradient: Tensor, indices: Tensor, count: int, padding_index: int, scale_by_frequency: bool, _sparse: bool
+) -> Tensor:
+    """Returns a dense gradient also for `sparse=True`, as torch_xla does, because the device has no sparse tensors."""
+    dense = torch.ops.aten.embedding_dense_backward.default
+    result: Tensor = dense(gradient, indices, count, padding_index, scale_by_frequency)
+    return result
+
+
+def _embedding_bag_backward() -> Callable[..., Any]:
+    kernel = recording_kernel(operators.add(DeviceOperator(find_overload("aten::_embedding_bag_backward"))))
+    return lambda *arguments: kernel(*arguments[:9], False, *arguments[10:])
 
 
 _UNSUPPORTED_MESSAGES = {

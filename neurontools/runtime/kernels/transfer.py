@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from neurontools.profile.definitions import SpanKind
-from neurontools.runtime.capture.eager import check_room, device_tensor, host_value, point_at
+from neurontools.runtime.capture.eager import check_room, device_tensor, host_value, resize
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.capture.replay import replayer
 from neurontools.runtime.counting.metrics import call_sites, metrics
@@ -145,14 +145,10 @@ def to_copy(
 
 
 def resize_(self: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
-    if list(self.shape) == list(size):
+    if list(self.shape) == list(size) and memory_format is None:
         return self
-    old = host_value(self)
-    new = torch.empty(size, dtype=self.dtype, device="cpu")
-    common_count = min(old.numel(), new.numel())
-    if common_count:
-        new.view(-1)[:common_count].copy_(old.reshape(-1)[:common_count])
-    return point_at(self, device_tensor(new, device.core_of(self)))
+    like = torch.empty(size, dtype=self.dtype, device="meta", memory_format=memory_format or torch.contiguous_format)
+    return resize(self, like.shape, like.stride())
 
 
 _record_copy = recording_kernel(operators.add(DeviceOperator(find_overload("aten::copy_"))))

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from neurontools.driver.environment import SUMMARY_DIRECTORY
@@ -209,6 +210,23 @@ def run_script(script: str, arguments: list[str]) -> None:
     sys.path[0] = str(path.resolve().parent)
     install_runtime(script=path)
     runpy.run_path(script, run_name="__main__")
+
+
+def hide_launcher_frames() -> None:
+    """Makes sys.excepthook leave out the frames of this launcher and of runpy that come before those of the script."""
+    shown = sys.excepthook
+    package = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120
+
+    def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        first = traceback
+        while first is not None and (
+            first.tb_frame.f_code.co_filename.startswith(package) or first.tb_frame.f_globals.get("__name__") == "runpy"
+        ):
+            first = first.tb_next
+        # Without a frame of the script, the error is the launcher's own, and its frames are of use.
+        shown(kind, error.with_traceback(first or traceback), first or traceback)
+
+    sys.excepthook = show
 
 
 def require_module(module: str) -> None:

@@ -7,7 +7,9 @@ in C++.
 
 from __future__ import annotations
 
+import copy
 import functools
+import threading
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -27,8 +29,7 @@ def patch_serialization(name: str) -> None:
     tensor: Any = Tensor
     # A simulated device needs no pinned memory, and torch lets only C++ code provide it.
     tensor.pin_memory = lambda self, *_device, **_named_device: self
-    if name != "xla":  # stock torch pickles xla tensors through a CPU tensor
-        _patch_pickle(name)
+    _patch_pickle()
 
 
 def _tag(storage: Any) -> str | None:
@@ -49,6 +50,14 @@ def _restore(storage: Any, location: str) -> Any:
 def _bytes_of(storage: Any) -> Tensor:
     flat: Tensor = torch.empty(0, dtype=torch.uint8, device=storage.device)
     return host_value(flat.set_(storage))
+
+
+def _elements_of(storage: Any) -> Tensor:
+    """Returns a device tensor with all elements of a device storage, in the element type of the storage."""
+    buffer = buffers.at(storage.data_ptr())
+    dtype = torch.uint8 if buffer is None else buffer.layout.dtype
+    count = storage.nbytes() // dtype.itemsize
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, 0, (count,), (1,))
 
 
 def _patch_storage() -> None:
@@ -78,7 +87,7 @@ def _patch_storage() -> None:
     def clone(self: Any) -> Any:
         if self.device.type != device.name:
             return original_clone(self)
-        return device_tensor(_bytes_of(self).clone(), device.core(self.device)).untyped_storage()
+        return _elements_of(self).clone().untyped_storage()
 
     def cpu(self: Any) -> Any:
         if self.device.type != device.name:
@@ -105,31 +114,106 @@ def _patch_storage() -> None:
         refuse(name, "share the memory of .cpu()")
 
 
-def _patch_pickle(name: str) -> None:
-    """Pickles device tensors as torch does for `xla`: through a CPU tensor, without access to the storage."""
+class _SharedStorages(threading.local):
+    """Per thread, while torch.save or torch.load runs: copied storages by the original's address of its C++ object.
+
+    The copies of tensors that share a storage share a storage too. Each entry keeps the original alive.
+    """
+
+    copies: dict[int, tuple[Any, Any]] | None = None
+
+    def copy_of(self, storage: Any, make_copy: Callable[[], Any]) -> Any:
+        if self.copies is None:
+            return make_copy()
+        if storage._cdata not in self.copies:
+            self.copies[storage._cdata] = storage, make_copy()
+        return self.copies[storage._cdata][1]
+
+
+_shared = _SharedStorages()
+
+
+def _patch_pickle() -> None:
+    """Pickles device tensors as torch does for `xla`: as CPU tensors, which any torch can load.
+
+    The CPU tensors have the strides, offsets and shared storages of the device tensors, and loading restores them.
+    """
     kind: Any = torch.Tensor
+    utilities: Any = torch._utils
     original_reduce, original_copy = kind._reduce_ex_internal, kind.__deepcopy__
+    original_rebuild = utilities._rebuild_device_tensor_from_cpu_tensor
 
     def reduce_ex(self: Tensor, protocol: int) -> Any:
-        if self.device.type == name and type(self) in (torch.Tensor, torch.nn.Parameter):
-            rebuild = torch._utils._rebuild_device_tensor_from_cpu_tensor
-            return rebuild, (self.detach().cpu(), self.dtype, str(self.device), self.requires_grad)
-        return original_reduce(self, protocol)
+        if self.device.type != device.name or type(self) not in (torch.Tensor, torch.nn.Parameter):
+            return original_reduce(self, protocol)
+        storage = self.untyped_storage()
+        if self.is_conj() or self.is_neg() or not storage.nbytes():
+            value = self.detach().cpu()
+        else:
+            copied = _shared.copy_of(storage, lambda: _elements_of(storage).cpu().untyped_storage())
+            value = torch.empty(0, dtype=self.dtype, device="cpu")
+            value.set_(copied, self.storage_offset(), self.shape, self.stride())
+        return rebuild, (value, self.dtype, str(self.device), self.requires_grad)
+
+    # torch.load accepts a function by its module and name, so this function has those of torch's function.
+    @functools.wraps(original_rebuild)
+    def rebuild(data: Tensor, dtype: torch.dtype, where: str, requires_grad: bool) -> Any:
+        target = torch.device(utilities._get_restore_location(where))
+        storage = data.untyped_storage()
+        if target.type != device.name or data.dtype is not dtype or not data.is_cpu or not storage.nbytes():
+            return original_rebuild(data, dtype, where, requires_grad)
+
+        def to_device() -> Any:
+            count = storage.nbytes() // dtype.itemsize
+            flat = torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, (count,), (1,))
+            return flat.to(target).untyped_storage()
+
+        tensor = torch.empty(0, dtype=dtype, device=target)
+        tensor.set_(_shared.copy_of(storage, to_device), data.storage_offset(), data.shape, data.stride())
+        tensor.requires_grad = requires_grad
+        return tensor
 
     def deepcopy(self: Tensor, memo: dict[int, Any]) -> Any:
-        if self.device.type != name or not self.is_leaf or type(self) is not torch.Tensor:
+        if (
+            self.device.type != device.name
+            or not self.is_leaf
+            or type(self) is not torch.Tensor
+            or self.is_conj()
+            or self.is_neg()
+        ):
             return original_copy(self, memo)
         if id(self) in memo:
             return memo[id(self)]
         with torch.no_grad():
-            copy = self.detach().clone()
-        copy.requires_grad_(self.requires_grad)
+            storage = copy.deepcopy(self.untyped_storage(), memo)
+            copied = torch.empty(0, dtype=self.dtype, device=self.device)
+            copied.set_(storage, self.storage_offset(), self.shape, self.stride())
+        copied.requires_grad_(self.requires_grad)
         if self.grad is not None:
-            copy.grad = self.grad.__deepcopy__(memo)
-        memo[id(self)] = copy
-        return copy
+            copied.grad = self.grad.__deepcopy__(memo)
+        copied.__dict__ = copy.deepcopy(self.__dict__, memo)
+        memo[id(self)] = copied
+        return copied
 
     kind._reduce_ex_internal, kind.__deepcopy__ = reduce_ex, deepcopy
+    utilities._rebuild_device_tensor_from_cpu_tensor = rebuild
+    serialization: Any = torch.serialization
+    for name in ("save", "load"):
+        function = _sharing_storages(getattr(serialization, name))
+        setattr(serialization, name, function)
+        setattr(torch, name, function)
+
+
+def _sharing_storages(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        outer, _shared.copies = _shared.copies, {}
+        try:
+            return function(*arguments, **keywords)
+        finally:
+            _shared.copies = outer
+
+    return call
 
 
 def patch_tensor_sharing(received: Callable[[Tensor, str, bool, bool], Tensor]) -> None:

@@ -29,8 +29,9 @@ from neurontools.runtime.torch_device import memory, torch_module
 
 
 def patch_stock_torch() -> None:
-    """Patches random generators, DataParallel, optimizers and the legacy save format. Call once per process."""
+    """Patches random generators, DataParallel, optimizers, gradient clipping and the legacy save format. Call once."""
     _generators()
+    _gradient_clipping()
     _data_parallel()
     _optimizers()
     _legacy_save()
@@ -65,6 +66,22 @@ def _generators() -> None:
             return self._device
 
     torch.Generator = Generator  # type: ignore[misc]
+
+
+def _gradient_clipping() -> None:
+    """Makes clip_grad_norm_ return a device tensor also if no parameter has a gradient."""
+    module: Any = sys.modules["torch.nn.utils.clip_grad"]
+    original = module.clip_grad_norm_
+
+    @functools.wraps(original)
+    def clip_grad_norm_(parameters: Any, *arguments: Any, **keywords: Any) -> Any:
+        if not isinstance(parameters, Tensor):
+            parameters = list(parameters)
+        norm = original(parameters, *arguments, **keywords)
+        first = parameters if isinstance(parameters, Tensor) else parameters[0] if parameters else norm
+        return norm.to(first.device) if norm.is_cpu and first.device.type == device.name else norm
+
+    module.clip_grad_norm_ = torch.nn.utils.clip_grad_norm_ = clip_grad_norm_
 
 
 def _data_parallel() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import tomllib
 from collections.abc import Callable
@@ -114,6 +115,12 @@ print(loss.device, torch.neuron.device_count(), before, repr(torch.ones(1, devic
 def test_the_native_device(run_script: Run) -> None:
     run = run_script(NATIVE, NEURONTOOLS_DEVICE="")
     assert run.stdout == "neuron:0 2 184 tensor([1.], device='neuron:0')\n"
+
+
+def test_a_traceback_begins_with_the_script(run_script: Run) -> None:
+    run = run_script("def fail():\n    1 / 0\nfail()", exit_code=1)
+    assert run.stderr.count("File ") == 2
+    assert re.search(r'Traceback .*:\n  File ".*script.py", line 3, in <module>\n', run.stderr)
 
 
 ARGUMENT = """

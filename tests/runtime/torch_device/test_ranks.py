@@ -503,6 +503,17 @@ for function, numbers in expected.items():
     compiled = torch.compile(function, backend=backend, fullgraph=True)
     for k, number in enumerate(numbers):
         assert compiled(torch.full((2,), rank + k + 1.0, device=name)).tolist() == [number] * 2, function
+
+torch.manual_seed(0)
+layer = torch.nn.Linear(2, 1, bias=False).to(name)
+import tempfile, torch.distributed.checkpoint as checkpoint
+directory = [tempfile.mkdtemp() if rank == 0 else None]
+dist.broadcast_object_list(directory)
+checkpoint.async_save({"weight": layer.weight.detach()}, checkpoint_id=directory[0]).result()
+read = {"weight": torch.zeros(1, 2, device=name)}
+checkpoint.load(read, checkpoint_id=directory[0])
+assert torch.equal(read["weight"], layer.weight)
+dist.barrier()
 os.write(1, f"fine {rank}\\n".encode())
 """
 

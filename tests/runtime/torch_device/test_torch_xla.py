@@ -432,6 +432,53 @@ def test_saving_loading_and_copying(value: torch.Tensor, tmp_path: Path) -> None
     assert pickle.loads(pickle.dumps(copied)).device.type == "xla"
 
 
+def through_a_file(tensors: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(tensors, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def layouts_and_views(where: str, duplicate: Callable[[Any], Any]) -> list[Any]:
+    """Copies tensors, changes two of the copies, and returns the layouts and values of all copies."""
+    base = torch.arange(24.0).to(where)
+    empty = torch.empty(0, 3).to(where)
+    given = [base, base[2:8], base.view(4, 6)[:, ::2], base.view(2, 3, 4).permute(2, 0, 1), base[:4, None].expand(4, 3)]
+    copied = duplicate([*given, empty])
+    copied[0].mul_(2)
+    copied[2][0] += 1
+    assert base[1] == 1.0
+    return [(t.stride(), t.storage_offset(), t.tolist()) for t in copied]
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, through_a_file])
+def test_copies_have_the_strides_and_the_shared_storages_of_the_cpu(xla: Any, duplicate: Callable[[Any], Any]) -> None:
+    assert layouts_and_views("xla", duplicate) == layouts_and_views("cpu", duplicate)
+
+
+def resized(where: str) -> list[Any]:
+    whole = torch.arange(8.0).to(where)
+    seen = []
+    for view, size in ((whole.detach(), (2, 4)), (whole[4:], (1, 2)), (whole.view(2, 4).t(), (8,)), (whole[1:], (0,))):
+        view.resize_(size)
+        whole.add_(10)
+        seen.append((view.tolist(), view.stride(), view.storage_offset()))
+    grown = torch.arange(4.0).to(where)[1:].clone().resize_(2, 3)
+    image = torch.zeros(1, 2, 3, 4).to(where).resize_(1, 2, 2, 2, memory_format=torch.channels_last)
+    out = torch.empty(0).to(where)
+    torch.add(whole, 1, out=out)
+    return [*seen, grown.flatten()[:3].tolist(), grown.stride(), image.stride(), out.tolist(), whole.tolist()]
+
+
+def test_a_resized_tensor_shares_its_storage_or_says_that_it_can_not(xla: Any) -> None:
+    assert resized("xla") == resized("cpu")
+    whole = torch.zeros(4).to("xla")
+    view = whole.detach()
+    with pytest.raises(NotImplementedError, match=r"needs 8 bytes more than the storage .* other tensors share"):
+        view.resize_(3, 2)
+    assert view.shape == (4,)
+
+
 def test_the_old_format_is_refused_and_not_read_wrong(value: torch.Tensor) -> None:
     file = io.BytesIO()
     with pytest.raises(NotImplementedError, match="the old format can't hold tensors of xla; save CPU tensors"):
@@ -472,10 +519,6 @@ def test_storages(value: torch.Tensor) -> None:
         (
             lambda v: torch.nested.nested_tensor([v, v[1:]]) * 2,
             "nested tensors are supported on xla with layout=torch.jagged",
-        ),
-        (
-            lambda v: nn.Embedding(3, 2, sparse=True).to("xla")(v.long() - 1).sum().backward(),
-            r"sparse tensors are not supported on xla; use dense ones \(nn.Embedding\(sparse=False\)\)",
         ),
     ],
 )

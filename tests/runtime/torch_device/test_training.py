@@ -324,3 +324,21 @@ def test_autocast_lowers_products_only(xla: Any, monkeypatch: pytest.MonkeyPatch
             product = layer(value)
             assert product.dtype is torch.bfloat16
             assert F.softmax(product, -1).dtype is torch.float32
+
+
+@pytest.mark.parametrize("make", [nn.Embedding, nn.EmbeddingBag, partial(nn.EmbeddingBag, mode="sum")])
+def test_a_sparse_embedding_has_the_dense_gradient(xla: Any, make: Any) -> None:
+    def gradient(where: str, **how: bool) -> Any:
+        torch.manual_seed(0)
+        layer = make(5, 3, **how).to(where)
+        (layer(torch.tensor([[0, 1], [2, 2]]).to(where)) ** 2).sum().backward()
+        return layer.weight.grad
+
+    got = gradient("xla", sparse=True)
+    assert got.layout is torch.strided
+    assert torch.equal(got.cpu(), gradient("cpu"))
+
+
+def test_the_norm_of_no_gradients_is_on_the_device(xla: Any) -> None:
+    norm = nn.utils.clip_grad_norm_(nn.Linear(2, 2).to("xla").parameters(), 1.0)
+    assert (norm.device.type, norm.item()) == ("xla", 0.0)
