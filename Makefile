@@ -12,7 +12,7 @@ SEED ?= 1
 COUNT ?= 100
 MINUTES ?= 20
 
-.PHONY: help demo test test-all campaign reach mutants consumers viewers frameworks check lint types imports spelling generated api package man-pages format proto benchmarks clean
+.PHONY: help demo test test-all campaign reach mutants consumers viewers frameworks check lint types imports spelling generated api package man-pages format proto benchmarks release release-check clean
 
 help:
 	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
@@ -28,6 +28,8 @@ help:
 	@echo "make format      format the code"
 	@echo "make proto       write the generated modules of the gRPC API"
 	@echo "make benchmarks  measure the figures that the documents tell"
+	@echo "make release     build the packages of a release in dist/: wheel, source archive, deb, rpm, checksums, SBOM"
+	@echo "make release-check  build them twice, compare, install each and use it; as root also the deb and the rpm"
 	@echo "make clean       remove what the above made"
 
 demo: $(VENV)/demo.stamp
@@ -103,6 +105,15 @@ proto: $(VENV)/proto/stamp
 benchmarks: $(VENV)/test.stamp
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
+release: $(VENV)/release/stamp
+	BIN=$(VENV)/release/bin packaging/build dist
+
+release-check: release
+	BIN=$(VENV)/release/bin packaging/build $(VENV)/release/again >/dev/null
+	cmp dist/SHA256SUMS $(VENV)/release/again/SHA256SUMS
+	@for archive in dist/*.whl dist/*.tar.gz; do BIN=$(BIN) scripts/check-package "$$PWD/$$archive" || exit 1; done
+	@if [ "$$(id -u)" = 0 ]; then packaging/try-packages dist; else echo "run packaging/try-packages as root to try the deb and the rpm"; fi
+
 clean:
 	rm -rf $(VENV) build dist
 
@@ -143,6 +154,14 @@ $(VENV)/viewers/stamp: $(VENV)/bin/python pyproject.toml
 	@$(BIN)/python -m venv $(VENV)/viewers
 	@$(VENV)/viewers/bin/python -m pip install --quiet --disable-pip-version-check \
 	    $$($(BIN)/python scripts/requirements-of viewers)
+	@touch $@
+
+# An environment of its own: only releases need it.
+$(VENV)/release/stamp: $(VENV)/bin/python pyproject.toml
+	@echo "installing the release tools into $(VENV)/release; this takes a minute"
+	@$(BIN)/python -m venv $(VENV)/release
+	@$(VENV)/release/bin/python -m pip install --quiet --disable-pip-version-check \
+	    $$($(BIN)/python scripts/requirements-of release)
 	@touch $@
 
 # An environment of its own: more than a gigabyte, torch once more among it, that only tests/frameworks/ needs.
