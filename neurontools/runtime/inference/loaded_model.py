@@ -183,9 +183,9 @@ class ModelOnCore:
 
     def _argument(self, arguments: Sequence[Tensor], index: int) -> Tensor:
         value, layout = arguments[index], self._input_layouts[index]
-        if value.dtype is not layout.device_dtype:
-            value = value.to(layout.device_dtype)
-        return value if value.is_contiguous() else value.contiguous()
+        if value.dtype is layout.device_dtype and value.stride() == layout.stride:
+            return value
+        return torch.empty_strided(layout.size, layout.stride, dtype=layout.device_dtype).copy_(value)
 
     def _outputs_of(self, computed: list[Tensor], values: list[Tensor], arguments: Sequence[Tensor]) -> list[Tensor]:
         """Returns the outputs, except those that become states."""

@@ -144,8 +144,8 @@ class _Recording:
                 stack.callback(device.leave_lazy_scope)
 
     def add_input(self, value: Tensor) -> Tensor:
-        """Returns a copy of an argument on the device, which is an input of the graph."""
-        tensor = self.to_device(value.detach().contiguous())
+        """Returns a copy of an argument on the device, which is an input of the graph. Keeps dense strides."""
+        tensor = self.to_device(value.detach().clone())
         buffer = buffers.buffer_of(tensor)
         self.graph.index_of(buffer)
         self._inputs.append(buffer)

@@ -25,9 +25,13 @@ _LONGEST_WEIGHTS_ID = 16
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """The shape and type of an input, and the number of its value in the graph; None if the graph ignores it."""
+    """The shape, strides and type of an input, and the number of its value in the graph; None if the graph ignores it.
+
+    An input with other strides is copied before an execution.
+    """
 
     shape: tuple[int, ...]
+    stride: tuple[int, ...]
     dtype: torch.dtype
     number: int | None
 
@@ -74,7 +78,7 @@ class TracedModel:
                 "compiled": json.loads(self.compiled.to_json()),
                 "flags": self.flags.passed_on,
                 "scalars": [_scalar_to_json(value) for value in self.scalars],
-                "inputs": [[spec.shape, str(spec.dtype), spec.number] for spec in self.inputs],
+                "inputs": [[s.shape, s.stride, str(s.dtype), s.number] for s in self.inputs],
                 "outputs": [[o.number, o.size, o.stride, str(o.dtype), o.offset] for o in self.outputs],
                 "names": self.names,
                 "numbers": self.numbers,
@@ -103,8 +107,13 @@ class TracedModel:
                 flags=parse_compiler_flags([str(flag) for flag in document["flags"]], "compiler_args"),
                 scalars=tuple(_scalar_from_json(value) for value in document["scalars"]),
                 inputs=tuple(
-                    TensorSpec(tuple(map(int, shape)), _dtype(dtype), None if number is None else int(number))
-                    for shape, dtype, number in document["inputs"]
+                    TensorSpec(
+                        tuple(map(int, shape)),
+                        tuple(map(int, stride)),
+                        _dtype(dtype),
+                        None if number is None else int(number),
+                    )
+                    for shape, stride, dtype, number in document["inputs"]
                 ),
                 outputs=tuple(
                     OutputSpec(int(number), tuple(map(int, size)), tuple(map(int, stride)), _dtype(dtype), int(offset))
@@ -147,7 +156,7 @@ def build_traced_model(
         flags=flags,
         scalars=tuple(recorded.graph.scalars),
         inputs=tuple(
-            TensorSpec(layout.size, layout.dtype, number if number in needed else None)
+            TensorSpec(layout.size, layout.stride, layout.dtype, number if number in needed else None)
             for number, layout in zip(recorded.inputs, recorded.input_layouts, strict=True)
         ),
         outputs=tuple(
@@ -174,7 +183,7 @@ def layout_of(spec: TensorSpec | OutputSpec) -> TensorLayout:
     """Returns the layout of an input or output on the device."""
     if isinstance(spec, OutputSpec):
         return layouts.get(spec.size, spec.stride, spec.dtype)
-    return layouts.layout_of(torch.empty(spec.shape, dtype=spec.dtype, device="meta"))
+    return layouts.get(spec.shape, spec.stride, spec.dtype)
 
 
 def _narrowed_names() -> dict[str, str]:

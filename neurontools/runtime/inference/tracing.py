@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from neurontools.runtime.inference.loaded_model import NeuronModel
 from neurontools.runtime.inference.recording import RecordedFunction, UntracedOperators, record_function
 from neurontools.runtime.inference.script_module import build_module
-from neurontools.runtime.inference.structure import as_arguments
+from neurontools.runtime.inference.structure import as_arguments, tensors_of
 from neurontools.runtime.inference.traced_model import TracedModel, build_traced_model
 from neurontools.runtime.launch.device_registration import executor
 from neurontools.runtime.programs.compiler import CompilerFlags, graph_text, parse_compiler_flags
@@ -103,6 +103,10 @@ def trace_model(
     The structure has an index into the outputs in place of each tensor.
     """
     flags = _flags_of(compiler_args)
+    if not callable(func):
+        raise TypeError(f"torch_neuronx.trace: a {type(func).__name__} can't be traced; pass a module or a function")
+    for _ in tensors_of(arguments, "input"):  # raises an error for anything else
+        pass
     aliases = input_output_aliases or {}
     recorded = _record(func, arguments, aliases)
     result, states = _without_states(recorded, aliases)
