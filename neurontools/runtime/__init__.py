@@ -6,6 +6,7 @@ TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milli
 if TYPE_CHECKING:
     from neurontools.runtime.reporting.daemon_connection import Core, CoresUnavailable
     from neurontools.runtime.reporting.event_queue import Execution, LoadedModel
+    from neurontools.runtime.reporting.inference_report import InferenceReport, RequestTimer, TokenTimer
     from neurontools.runtime.reporting.process_counters import ErrorKind, Outcome
     from neurontools.runtime.reporting.reporter import Reporter
     from neurontools.runtime.reporting.training_report import TrainingReport
@@ -15,9 +16,12 @@ __all__ = [
     "CoresUnavailable",
     "ErrorKind",
     "Execution",
+    "InferenceReport",
     "LoadedModel",
     "Outcome",
     "Reporter",
+    "RequestTimer",
+    "TokenTimer",
     "TrainingReport",
 ]
 if not TYPE_CHECKING:
@@ -29,4 +33,5 @@ if not TYPE_CHECKING:
         "reporting.daemon_connection",
         "reporting.event_queue",
         "reporting.training_report",
+        "reporting.inference_report",
     )

@@ -88,11 +88,13 @@ class ModelCounters:
             self._use_application_requests()
             self._end_request(total_seconds, queue_wait_seconds, failed)
 
-    def record_tokens(self, count: int, first_token_seconds: float | None, total_seconds: float | None) -> None:
-        """Records the tokens that one request has generated.
+    def record_tokens(
+        self, count: int, first_token_seconds: float | None, total_seconds: float | None, *, steps: int | None = None
+    ) -> None:
+        """Records the tokens that one request has generated in `steps` steps, by default one token in each.
 
         `first_token_seconds` is the time from the request to its first token, `total_seconds` to its last token. None
-        means not measured. With two tokens or more, the mean time of the tokens after the first is recorded too.
+        means not measured. With two steps or more, the mean time of the steps after the first is recorded too.
         """
         _check_seconds(*(value for value in (first_token_seconds, total_seconds) if value is not None))
         with self._lock:
@@ -100,8 +102,9 @@ class ModelCounters:
             if first_token_seconds is None or count < 1:
                 return
             self._first_token_latencies.add(first_token_seconds)
-            if total_seconds is not None and count > 1:
-                self._output_token_latencies.add(max(0.0, total_seconds - first_token_seconds) / (count - 1))
+            step_count = count if steps is None else steps
+            if total_seconds is not None and step_count > 1:
+                self._output_token_latencies.add(max(0.0, total_seconds - first_token_seconds) / (step_count - 1))
 
     def change_queue_depth(self, change: int) -> None:
         """Adds to the number of waiting requests: 1 when one arrives, -1 when its execution starts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from threading import Lock
@@ -72,6 +72,27 @@ class TrainingLog:
 training_log = TrainingLog()
 
 
+def attach_reporter(
+    subject: str, collect: Callable[[Reporter], None], environment: Mapping[str, str], socket: str | None
+) -> Reporter | None:
+    """Attaches a reporter that calls `collect` before each report; `subject` is what it reports, such as "training".
+
+    Returns None if the runtime reports already, without a daemon, and if the daemon refuses the cores.
+    """
+    if training_log.is_counted_by_runtime:
+        return None
+    try:
+        path = configured_socket(socket, environment)
+        if not any(os.path.lexists(each) for each in ((path,) if path else candidate_sockets(environment))):
+            return None
+        reporter = Reporter.attach(environment, socket=socket)
+    except (CoresUnavailable, UserError, ValueError) as error:
+        warn_once(f"{subject} report", f"this {subject} is not reported: {error}")
+        return None
+    reporter.before_reports(collect)
+    return reporter
+
+
 class TrainingReport:
     """Reports the training of this process to the daemon, once a second from its own thread.
 
@@ -89,18 +110,11 @@ class TrainingReport:
 
         NEURON_RT_VISIBLE_CORES or NEURON_RT_NUM_CORES selects the cores; without both, all cores.
         """
-        if training_log.is_counted_by_runtime:
-            return cls(None)
-        try:
-            path = configured_socket(socket, environment)
-            if not any(os.path.lexists(each) for each in ((path,) if path else candidate_sockets(environment))):
-                return cls(None)
-            reporter = Reporter.attach(environment, socket=socket)
-        except (CoresUnavailable, UserError, ValueError) as error:
-            warn_once("training report", f"this training is not reported: {error}")
-            return cls(None)
-        reporter.before_reports(lambda reporter: reporter.set_training(training_log.counters))
-        return cls(reporter)
+        return cls(
+            attach_reporter(
+                "training", lambda reporter: reporter.set_training(training_log.counters), environment, socket
+            )
+        )
 
     @property
     def is_monitored(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,7 +12,8 @@ from neurontools.model import ModelPlacement, ServedModel
 from neurontools.rpc.report_limits import MOST_SERVED_MODELS
 from neurontools.runtime import Reporter
 from neurontools.runtime.reporting.inference_log import OTHER_MODELS, InferenceLog
-from tests.harness.reporting_process import PID, attach
+from tests.harness import python_process
+from tests.harness.reporting_process import PATIENT, PID, attach
 from tests.harness.restarted_daemon import RestartedDaemon
 from tests.harness.waiting import wait_until
 
@@ -95,6 +97,51 @@ def test_requests_of_the_application_replace_those_counted_from_calls_and_tokens
         with pytest.raises(ValueError, match="is not a duration"):
             model.record_request(0.0, wrong)
     assert model.read() == counted, "a refused value changes nothing"
+
+
+REQUESTS = """
+import sys
+from neurontools.runtime import InferenceReport
+with InferenceReport.start() as report:
+    waiting = report.request("bert")
+    with report.request("bert") as request:
+        request.begin()
+    try:
+        with report.request("bert"):
+            raise OSError
+    except OSError:
+        pass
+    timer = report.tokens("llm")
+    for _ in range(5):
+        timer.add_tokens(2)
+    timer.end()
+    report.flush()
+    print("torch" in sys.modules, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_server_reports_its_requests_and_tokens_without_the_runtime(daemon: RestartedDaemon) -> None:
+    script = python_process.popen(
+        [sys.executable, "-c", PATIENT + REQUESTS],
+        loaded=python_process.MONITORS,
+        **python_process.PIPES,
+        env=python_process.user_environment(NEURONTOOLS_SOCKET=daemon.socket, NEURON_RT_VISIBLE_CORES="3"),
+    )
+    assert script.stdout is not None
+    assert script.stdout.readline() == "False\n"
+
+    def served() -> tuple[ServedModel, ...]:
+        process = daemon.find(script.pid)
+        return () if process is None else process.served_models
+
+    bert, llm = wait_until(served)
+    assert (bert.requests_total, bert.failed_requests_total, bert.queue_depth) == (2, 1, 1)
+    assert bert.has_application_requests
+    assert llm.tokens_total == 10
+    assert sum(llm.first_token_histogram.bucket_counts) == sum(llm.output_token_histogram.bucket_counts) == 1
+    _, errors = script.communicate("\n")
+    assert (script.returncode, errors) == (0, "")
 
 
 def test_models_beyond_the_limit_are_counted_together_and_names_are_made_printable() -> None:
