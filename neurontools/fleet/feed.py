@@ -122,8 +122,6 @@ _SLOWEST_SECONDS = 10.0
 _MOST_CONNECTING = {Reach.SOCKET: 64, Reach.SSH: 16, Reach.TLS: 32}
 _SPACING_SECONDS = {Reach.SOCKET: 0.004, Reach.SSH: 0.05, Reach.TLS: 0.01}  # pause between two new connections
 _ANSWER_SECONDS = {Reach.SOCKET: 5.0, Reach.SSH: 20.0, Reach.TLS: 12.0}  # timeout for the first summary of a host
-# Extra timeout per host: many hosts answer late if the reader, or simulated hosts, share busy cores.
-_ANSWER_SECONDS_A_HOST = 0.05
 _SETTLED_SECONDS = {Reach.SOCKET: 8.0, Reach.SSH: 30.0, Reach.TLS: 15.0}
 _SETTLED_SECONDS_A_HOST = 0.1  # extra timeout per host, because a feed connects hosts in batches
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
@@ -152,15 +150,6 @@ def silence_seconds(asked_seconds: float, sampled_seconds: float) -> float:
     """
     slower = max(asked_seconds, min(sampled_seconds, _LONGEST_SAMPLED_SECONDS))
     return max(_LEAST_SILENT_SECONDS, _SILENT_INTERVALS * slower)
-
-
-def answer_seconds(reach: Reach, host_count: int, announced_seconds: float = 0.0) -> float:
-    """Returns the time without a first summary after which a host is lost.
-
-    `announced_seconds` is the interval that the host announced on an earlier connection, 0 for a new host.
-    """
-    announced = min(announced_seconds, _LONGEST_SAMPLED_SECONDS)
-    return max(_ANSWER_SECONDS[reach] + _ANSWER_SECONDS_A_HOST * host_count, announced)
 
 
 class DirectFeed(FleetFeed):
@@ -300,7 +289,7 @@ class DirectFeed(FleetFeed):
             host.state = replace(host.state, link=HostLink.CONNECTING)
         self._selector.register(host.stream, selectors.EVENT_READ, host)
         host.is_read = True
-        self._set_timer(host, self._patience_seconds(host))
+        self._set_timer(host, _ANSWER_SECONDS[place.reach])
 
     def _open_tunnel(self, place: HostAddress) -> str:
         """Opens a tunnel to a daemon that serves over TLS, and returns the local socket."""
@@ -363,11 +352,9 @@ class DirectFeed(FleetFeed):
                 self._mark_lost(host, reason or f"no data for {self._patience_seconds(host):.0f} s")
 
     def _patience_seconds(self, host: _Host) -> float:
-        summary = host.state.summary
-        announced_seconds = (summary.interval_seconds if summary is not None else None) or 0.0
-        if host.is_connecting or summary is None:
-            return answer_seconds(host.state.place.reach, len(self._hosts), announced_seconds)
-        return silence_seconds(self.interval_seconds, announced_seconds)
+        if host.is_connecting or host.state.summary is None:
+            return _ANSWER_SECONDS[host.state.place.reach]
+        return silence_seconds(self.interval_seconds, host.state.summary.interval_seconds or 0.0)
 
     def _mark_lost(self, host: _Host, reason: str) -> None:
         """Closes the connection to a host and schedules a retry. The pause doubles with each failure."""

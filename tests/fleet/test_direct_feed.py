@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.client import Client
-from neurontools.fleet.feed import DirectFeed, answer_seconds, interval_for, silence_seconds
+from neurontools.fleet.feed import DirectFeed, interval_for, silence_seconds
 from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.states import HostLink, HostState
 from neurontools.testing import SimulatedFleet
@@ -44,8 +44,6 @@ def test_the_rate_follows_the_number_of_hosts_and_who_seldom_takes_snapshots_may
     assert [interval_for(count) for count in (1, 10, 11, 100, 200, 1000)] == [1.0, 1.0, 2.0, 3.0, 5.0, 10.0]
     intervals = ((1.0, 1.0), (5.0, 1.0), (5.0, 20.0), (5.0, 1e300))
     assert [silence_seconds(*each) for each in intervals] == [10.0, 15.0, 60.0, 10_800.0]
-    first_answers = ((1,), (500,), (1, 20.0), (500, 20.0), (1, 1e300))
-    assert [answer_seconds(Reach.SOCKET, *each) for each in first_answers] == [5.05, 30.0, 20.0, 30.0, 3600.0]
 
 
 def test_there_may_be_four_open_files_a_host() -> None:
