@@ -110,6 +110,7 @@ class Reporter:
         self._warned: set[str] = set()
         self._collect: Callable[[Reporter], None] | None = None
         self._is_open = True
+        self._may_attach = True  # False from the final report on: another attachment would count all work again
         self._has_thread = False
 
     @classmethod
@@ -267,6 +268,8 @@ class Reporter:
         deadline = time.monotonic() + EXIT_FLUSH_SECONDS
         if not self._is_connected() and not (self._has_thread and self.flush(EXIT_FLUSH_SECONDS)):
             return
+        with fork_lock:
+            self._may_attach = False
         connection = self._connection
         report = self._build_report(deadline - time.monotonic())
         if connection is not None and report is not None:
@@ -415,7 +418,7 @@ class Reporter:
     def _open_connection(self, path: str) -> DaemonConnection:
         """Opens a connection under the fork lock, so that a forked child can close its copy of the socket."""
         with fork_lock:
-            if not self._is_open:
+            if not (self._is_open and self._may_attach):
                 raise DaemonUnavailable("the reporter is closed")
             if self._connection is not None:
                 self._connection.close()

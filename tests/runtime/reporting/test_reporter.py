@@ -9,9 +9,12 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from neurontools.client import Client
 from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
 from neurontools.runtime import Core, ErrorKind, Outcome, Reporter
 from tests.harness.reporting_process import HBM_BYTES, PID, attach, holder
@@ -135,6 +138,37 @@ def test_process_that_ends_frees_its_cores_and_waits_for_nothing(daemon: Restart
     assert process.returncode == 0
     daemon.signal(signal.SIGCONT)
     wait_until(lambda: daemon.owners() == ())
+
+
+def test_no_report_between_the_final_one_and_the_close_attaches_again(
+    daemon: RestartedDaemon, reporters: list[Reporter]
+) -> None:
+    reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
+    with reporter.load_model("m").execution(flop=3):
+        pass
+    arrived = []
+
+    def pause(frame: FrameType, event: str, _argument: object) -> Any:
+        """Delays the thread that closes until the daemon has ended the lease and the reporter has tried to report."""
+        if frame.f_code.co_name != "send_final_report":
+            return None
+        if event == "return":
+            sys.settrace(None)
+            wait_until(lambda: daemon.owners() == ())
+            arrived.append(reporter.flush(HANG_SECONDS))
+        return pause
+
+    before = sys.gettrace()
+    sys.settrace(pause)
+    try:
+        reporter.close()
+    finally:
+        sys.settrace(before)
+    assert arrived
+    wait_until(lambda: daemon.owners() == ())
+    with Client(daemon.socket) as client:
+        (ended,) = wait_until(lambda: client.ended().processes)
+    assert (ended.counts_are_final, daemon.snapshot().cores[0].executions_total) == (True, 1)
 
 
 ALONE = """
