@@ -24,6 +24,7 @@ TRIALS: dict[str, tuple[Trial, float]] = {
     "recordings": (fuzz.recordings, 1),
     "configurations": (fuzz.configurations, 1),
     "flags": (fuzz.flags, 2),
+    "trees": (fuzz.driver_trees, 1),
     "disk": (adversity.full_disk, 1),
     "clock": (adversity.clock_jumps, 1),
     "soak": (adversity.soak, 2),

@@ -15,7 +15,9 @@ from random import Random
 
 from campaign.host import host
 from campaign.outcome import Outcome
+from neurontools.model import health
 from neurontools.rpc.call import CallError, call
+from neurontools.testing import DriverTree
 from neurontools.util.errors import UserError
 
 _METHODS = (
@@ -213,3 +215,56 @@ def _many(outcome: Outcome, one: Callable[[], None], seconds: float) -> None:
                 outcome.failures.append(told)
         slowest_seconds = max(slowest_seconds, time.process_time() - began)
     outcome.figure = f"taken or refused in a line, {1000 * slowest_seconds:.0f} ms of CPU at the most"
+
+
+_NO_COUNTS = (b"", b"\n", b"-5\n", b"abc\n", b"1e5\n", b"5 6\n", b"\xff\x00\x80", b"9" * 5000, b"%d\n" % (2**64 - 1))
+_EXTREME_COUNTS = (b"0\n", b"1\n", b"%d\n" % (2**32), b"%d\n" % (2**53 + 1))
+
+
+def driver_trees(seconds: float, random: Random, directory: Path) -> Outcome:
+    """Writes odd contents into files of the driver while the daemon reads them.
+
+    Each round changes one to six files, and waits for a snapshot that was read after the change. A device whose errors
+    can't be read must not be healthy.
+    """
+    outcome = Outcome("driver trees")
+    with DriverTree("trn1.2xlarge") as tree:
+        files = sorted(path for path in tree.device_path(0).rglob("*") if path.is_file())
+        with host(directory, *tree.flags, "--interval", "0.05") as daemon:
+            deadline = time.monotonic() + seconds
+            while not outcome.rounds or time.monotonic() < deadline:
+                outcome.rounds += 1
+                damaged = {path: path.read_bytes() for path in random.sample(files, random.randrange(1, 7))}
+                described = [_damage(path, random) for path in damaged]
+                must_be_unknown = any(hides for _, hides in described)
+                told = ", ".join(text for text, _ in described)
+                changed_at_seconds = time.monotonic()
+                is_read = daemon.settles(
+                    # A reading may have begun before the change; the next but one has not.
+                    lambda snapshot, at=changed_at_seconds: snapshot.taken_at_seconds > at + 0.1  # type: ignore[misc]
+                )
+                outcome.check(is_read, f"no snapshot after {told}")
+                if must_be_unknown and is_read:
+                    healthy = health.is_healthy(health.verdicts(daemon.snapshot()))
+                    outcome.check(healthy is not True, f"healthy with {told}")
+                for path, content in damaged.items():
+                    path.unlink(missing_ok=True)
+                    path.write_bytes(content)
+            outcome.check("Traceback" not in daemon.log, f"a traceback: {daemon.log[-300:]}")
+    outcome.figure = "no stale snapshot, no false healthy"
+    return outcome
+
+
+def _damage(path: Path, random: Random) -> tuple[str, bool]:
+    """Damages a file of a device. Returns a description, and whether errors of the device can't be read then."""
+    counts_errors = path.parent.name == "hardware" or (path.parts[-3] == "status" and path.name == "total")
+    kind = random.randrange(12)
+    path.unlink()
+    if kind == 0:
+        os.mkfifo(path)
+        return f"{path.name} a FIFO", counts_errors
+    if kind == 1:
+        return f"{path.name} missing", counts_errors
+    content = random.choice(_NO_COUNTS if kind < 9 else _EXTREME_COUNTS)
+    path.write_bytes(content)
+    return f"{path.parent.name}/{path.name} {content[:24]!r}", counts_errors and content in _NO_COUNTS
