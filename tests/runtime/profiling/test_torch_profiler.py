@@ -161,7 +161,7 @@ def test_both_profiles_at_once_named_steps_and_a_snapshot_of_memory(tmp_path: Pa
     assert names.count("train_step") == names.count("forward_part") == 3
 
     assert number_of("snapshot", printed) == number_of("reserved", printed)
-    assert "NeuronCore 0:" in printed
+    assert "Neuron Memory Summary, Device xla:0, NeuronCore 0\n" in printed
     snapshot = pickle.loads((tmp_path / "dump.pickle").read_bytes())
     made = [each for each in snapshot["device_traces"][0] if each["action"] == "alloc" and each["size"] == 400_000]
     assert made
