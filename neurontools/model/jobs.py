@@ -204,7 +204,7 @@ def running_jobs(snapshot: Snapshot) -> tuple[RunningJob, ...]:
     found = snapshot.health.findings if snapshot.health is not None else ()
     return tuple(
         RunningJob(
-            processes[0].job.name if processes[0].job is not None else None,
+            processes[0].job_name,
             tuple(Rank(process, snapshot.cores_of(process)) for process in sort_by_rank(processes)),
             _about(found, processes) if found else (),
         )

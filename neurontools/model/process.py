@@ -108,6 +108,11 @@ class Process:
 
     __repr__ = repr_of_fields("pid", "user", "command", "neuroncore_indices", "device_indices")
 
+    @property
+    def job_name(self) -> str | None:
+        """Name of the process's job; None if unknown."""
+        return None if self.job is None else self.job.name
+
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
@@ -423,6 +428,16 @@ def _mean(group: list[EndedProcess], read: Callable[[EndedProcess], float | None
 
 def _without_none(values: Iterable[int | None]) -> list[int]:
     return [value for value in values if value is not None]
+
+
+def failure_count(failed_executions_total: int | None, errors_total: int | None) -> int | None:
+    """Returns how many failures a process had, as columns named ERR or ERRORS show; None if either number is unknown.
+
+    A failed execution counts as an error too, so this is the larger number and not the sum.
+    """
+    if failed_executions_total is None or errors_total is None:
+        return None
+    return max(failed_executions_total, errors_total)
 
 
 def _sum_fields(counters: ExecutionCounters | ErrorCounters) -> int:

@@ -7,7 +7,7 @@ from dataclasses import asdict, astuple, dataclass, fields
 
 from neurontools.model import EccCounters, EndedProcess, Snapshot, SourceKind
 from neurontools.model.health import Verdict, age_seconds, finding_location, fold_equal, sentence, summary
-from neurontools.model.process import EndedTotal, total_by_job, total_by_user
+from neurontools.model.process import EndedTotal, failure_count, total_by_job, total_by_user
 from neurontools.util import units
 from neurontools.util.formats import Column, ascii_table, copy_fields, csv_line, foreign_cell, json_text
 from neurontools.util.terminal import escape_controls, excerpt
@@ -294,7 +294,7 @@ _PROCESS_COLUMNS: tuple[Column[EndedProcess], ...] = (
             + "+" * (row.counts_are_final is False)
         ),
     ),
-    Column(("ERRORS",), lambda row: units.count_text(_error_count(row.failed_executions_total, row.errors_total))),
+    Column(("ERRORS",), lambda row: units.count_text(failure_count(row.failed_executions_total, row.errors_total))),
 )
 
 
@@ -306,12 +306,8 @@ _SUM_COLUMNS: tuple[Column[EndedTotal], ...] = (
     Column(("MFU",), lambda row: units.percent_text(row.mfu_ratio, 1)),
     Column(("PEAK MEMORY",), lambda row: units.bytes_text(row.peak_device_memory_bytes)),
     Column(("EXECUTIONS",), lambda row: units.count_text(row.executions_completed_total)),
-    Column(("ERRORS",), lambda row: units.count_text(_error_count(row.failed_executions_total, row.errors_total))),
+    Column(("ERRORS",), lambda row: units.count_text(failure_count(row.failed_executions_total, row.errors_total))),
 )
-
-
-def _error_count(failed: int | None, errors: int | None) -> int | None:
-    return None if failed is None or errors is None else failed + errors
 
 
 def _printable(text: str | None, cells: int) -> str:

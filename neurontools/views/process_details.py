@@ -85,6 +85,7 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
     failed = figures.failed_executions_total
     facts = (
         ("command", printable(process.command, 1000) or "-"),
+        *((("job", printable(process.job_name, 80)),) if process.job_name else ()),
         ("user", f"{printable(process.user or '-', 40)} (uid {process.uid if process.uid is not None else '-'})"),
         *((("where", WHERE.text(figures)),) if process.attribution is not None else ()),
         (

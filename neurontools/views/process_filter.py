@@ -214,8 +214,8 @@ def _word_test(word: str) -> ProcessTest:
         process = figures.process
         place = WHERE.read(figures)
         return any(
-            word in text.casefold()
-            for text in (process.tag, process.command, process.user or "", str(process.pid), str(place or ""))
+            word in str(text or "").casefold()
+            for text in (process.tag, process.command, process.user, str(process.pid), place, process.job_name)
         )
 
     return test

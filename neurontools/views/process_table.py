@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from neurontools.model.finding import FindingKind
 from neurontools.model.jobs import Rank, RunningJob
+from neurontools.model.process import failure_count
 from neurontools.util import units
 from neurontools.util.process_text import script_text
 from neurontools.util.units import ranges_text
@@ -80,9 +81,7 @@ def _latency(quantile: str) -> Callable[[ProcessFigures], float | None]:
 
 
 def _errors(figures: ProcessFigures) -> int | None:
-    if figures.errors_total is None or figures.failed_executions_total is None:
-        return None
-    return figures.errors_total + figures.failed_executions_total
+    return failure_count(figures.failed_executions_total, figures.errors_total)
 
 
 def _workload_name(figures: ProcessFigures) -> str | None:
@@ -173,7 +172,7 @@ PROCESS_COLUMNS = (
     ),
     ProcessColumn(
         "errors", "ERR", _ERRORS_CELLS, 4, _errors, lambda f: units.short_count_text(_errors(f), _ERRORS_CELLS),
-        about="errors and failed executions",
+        about="errors, among them failed executions",
     ),
     ProcessColumn(
         "last", "LAST EXEC", 9, 5, lambda f: f.since_last_execution_seconds,

@@ -202,7 +202,8 @@ def _job_facts(row: JobRow) -> str:
 def _process_facts(process: Process) -> str:
     started = when_text(process.started_at_unix_seconds)
     runtime = printable(process.runtime_version or "-", 40)
-    facts = f" attached {when_text(process.attached_at_unix_seconds)}, started {started}, runtime {runtime}"
+    job = f" {printable(process.job_name, 80)}," if process.job_name else ""
+    facts = f"{job} attached {when_text(process.attached_at_unix_seconds)}, started {started}, runtime {runtime}"
     if process.synthetic:
         facts += ", synthetic: not a real process"
     elif not process.reporting:

@@ -124,7 +124,7 @@ def process_part(figures: ProcessFigures, now_seconds: float) -> TopProcess:
         since_last_execution_seconds=figures.since_last_execution_seconds,
         started_at=optional_rfc3339_text(process.started_at_unix_seconds),
         attached_at=optional_rfc3339_text(process.attached_at_unix_seconds),
-        job=None if process.job is None else process.job.name,
+        job=process.job_name,
         training=_training_part(process, now_seconds),
         models=tuple(
             copy_fields(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neurontools.model import EndedProcess, Process
-from neurontools.model.process import EndedTotal, total_by_user
+from neurontools.model.process import EndedTotal, failure_count, total_by_user
 from neurontools.util import units
 from neurontools.util.process_text import script_text
 from neurontools.util.units import clock_text, day_text, ranges_text, sum_known
@@ -109,8 +109,7 @@ def _exit_style(process: EndedProcess) -> str:
 
 
 def _error_count(process: EndedProcess) -> int | None:
-    failed, errors = process.failed_executions_total, process.errors_total
-    return None if failed is None or errors is None else failed + errors
+    return failure_count(process.failed_executions_total, process.errors_total)
 
 
 def _is_count_inferred(process: EndedProcess) -> bool:

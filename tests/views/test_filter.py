@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from neurontools.model import Attribution, Snapshot
+from neurontools.model import Attribution, Job, Snapshot
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.process_filter import (
     InvalidFilter,
@@ -31,7 +31,7 @@ def four_processes() -> Snapshot:
         HOST,
         processes=(
             replace(first, user="root", tag="mlp a", command="python train.py --lr=0.1"),
-            replace(second, user="ann", tag="bert", command="python bert.py (large)"),
+            replace(second, user="ann", tag="bert", command="python bert.py (large)", job=Job("process group 77")),
             replace(third, user="ann", tag="mlp-b", attribution=Attribution(pod_name="p-0", pod_namespace="ns")),
             replace(fourth, user=None, tag='quo"te', command="", executions_per_second=None, total_latency=None),
         ),
@@ -78,6 +78,7 @@ def test_the_processes_are_as_the_tests_take_them() -> None:
         ("command~(large)", [1]),
         ('tag="quo\\"te"', [3]),
         ("ns/p-0", [2]),
+        ('"group 77"', [1]),
         ("where=ns/p-0", [2]),
         ("cores=2", [2]),
         ("cores=0-1,3", [0, 1, 3]),

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from neurontools.model import (
     Attribution,
+    ErrorCounters,
+    ExecutionCounters,
     Finding,
     Health,
     OperatorTime,
@@ -79,6 +81,21 @@ def test_every_column_has_its_title() -> None:
             "LAST EXEC COMMAND"
         ).split()
     )
+
+
+def test_a_timed_out_execution_is_one_error_and_the_job_has_its_name() -> None:
+    snapshot = changed(
+        executions=ExecutionCounters(timed_out_total=1),
+        errors=ErrorCounters(transient_total=1),
+        job=Job("process group 77"),
+    )
+    columns = ("pid", "errors")
+    shown = RenderContext.from_snapshot(snapshot, page="processes", columns=columns, unfolded=OPENED, sort="errors")
+    row = next(line for line in text_of(shown, 200).splitlines() if line.split()[:1] == [str(PID)])
+    assert row.split()[1] == "1"
+    assert "process group 77, attached" in text_of(replace(shown, cursor=0, is_descending=True), 200)
+    details = text_of(RenderContext.from_snapshot(snapshot, details_pid=PID), 200).splitlines()
+    assert ["job", "process group 77"] in [line.split(maxsplit=1) for line in map(str.strip, details)]
 
 
 def test_many_executions_a_second_are_told_in_fewer_digits_and_not_cut() -> None:

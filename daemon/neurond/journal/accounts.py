@@ -170,7 +170,7 @@ def _build_ended(
         user=process.user,
         command=process.command[:MOST_COMMAND_CHARACTERS],
         tag=process.tag,
-        job=None if process.job is None else process.job.name,
+        job=process.job_name,
         synthetic=process.synthetic,
         began_at_unix_seconds=began_at_unix_seconds,
         ended_at_unix_seconds=now_unix_seconds,

@@ -415,7 +415,7 @@ def _process_fields(process: Process) -> dict[str, object]:
         "pid": process.pid,
         "uid": process.uid,
         "user": process.user,
-        "job": None if process.job is None else process.job.name,
+        "job": process.job_name,
         "neuroncores": ranges_text(process.neuroncore_indices),
     }
 

@@ -204,7 +204,7 @@ def _name(rank: Process) -> str:
 
 
 def _job(ranks: Sequence[Process]) -> str:
-    return ranks[0].job.name if ranks[0].job is not None else "the job"
+    return ranks[0].job_name or "the job"
 
 
 @dataclass(frozen=True, slots=True)
