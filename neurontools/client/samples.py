@@ -278,9 +278,23 @@ class Curve:
 
     values: tuple[float | None, ...]
     latest: float | None
-    lowest: float | None
-    mean: float | None
-    highest: float | None
+    _steps: tuple[QuantityStep | None, ...]  # of the values; neighbours may share one
+
+    @property
+    def lowest(self) -> float | None:
+        """The lowest value of a sample."""
+        return min((step.lowest for step in self._steps if step is not None), default=None)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of all samples."""
+        steps = {id(step): step for step in self._steps if step is not None}.values()
+        return sum(step.total for step in steps) / sum(step.count for step in steps) if steps else None
+
+    @property
+    def highest(self) -> float | None:
+        """The highest value of a sample."""
+        return max((step.highest for step in self._steps if step is not None), default=None)
 
 
 class Series:
@@ -306,23 +320,13 @@ class Series:
         step_seconds = axis.cell_seconds / per_cell
         empty = partial(QuantityDownsampler, quantity, step_seconds)
         found = self._steps((quantity, step_seconds), empty, step_seconds)
-        numbers = axis.steps(per_cell)
-        shown = [None if number is None else found.get(number) for number in numbers]
-        is_level = quantity.is_level
-        values = tuple(
-            None if step is None else step.highest if is_level else step.total / step.count for step in shown
-        )
+        shown = tuple([None if number is None else found.get(number) for number in axis.steps(per_cell)])
+        if quantity.is_level:
+            values = tuple([None if step is None else step.highest for step in shown])
+        else:
+            values = tuple([None if step is None else step.total / step.count for step in shown])
         latest = quantity.read(self._samples[self._count - 1]) if self._count else None
-        samples = [found[number] for number in {number for number in numbers if number is not None} if number in found]
-        if not samples:
-            return Curve(values, latest, None, None, None)
-        return Curve(
-            values,
-            latest,
-            min(step.lowest for step in samples),
-            sum(step.total for step in samples) / sum(step.count for step in samples),
-            max(step.highest for step in samples),
-        )
+        return Curve(values, latest, shown)
 
     def core_steps(self, axis: TimeAxis) -> list[CoreStep | None]:
         """Returns the utilization of all cores for each cell of a time axis; None for a cell without data."""

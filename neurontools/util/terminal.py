@@ -18,6 +18,8 @@ _NO_CELL_CATEGORIES = frozenset({"Mn", "Me", "Cf", "Cc", "Cs", "Zl", "Zp"})
 _JOINER, _EMOJI_SELECTOR = "\u200d", "\ufe0f"
 _EXTENDERS = frozenset((_JOINER, _EMOJI_SELECTOR, "\ufe0e", "\u20e3"))
 _FLAG_LETTERS = {chr(0x1F1E6 + index): chr(ord("A") + index) for index in range(26)}
+# ASCII, frames, blocks and braille, of which pages draw long texts
+_NARROW = frozenset(map(chr, [*range(0x20, 0x7F), *range(0x2500, 0x25A0), *range(0x2800, 0x2900)]))
 _SOFT_HYPHEN = "\u00ad"  # a format character (Cf) that terminals draw nevertheless
 
 
@@ -73,7 +75,7 @@ def cell_width(text: str) -> int:
     An emoji with its joined emoji, variation selector or skin tone counts 2, as in Textual. Characters that
     `escape_controls` escapes count 0.
     """
-    if text.isascii() and text.isprintable():
+    if (text.isascii() and text.isprintable()) or _NARROW.issuperset(text):
         return len(text)
     return sum(map(_cluster_cells, split_clusters(text)))
 

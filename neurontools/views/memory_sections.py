@@ -64,7 +64,8 @@ def memory_summary(context: RenderContext, width: int, height: int) -> TextPage:
     """Draws host and device memory by category: side by side with bars if they fit, else as text."""
     host = context.figures.host_memory(context.pid)
     device = context.figures.device_memory(context.pid)
-    page = TextPage([heading(context, "Memory Usage Summary", width, _capacity_text(context))])
+    hint = context.key_hint(", x: details")
+    page = TextPage([heading(context, "Memory Usage Summary", width, _capacity_text(context) + hint)])
     host_rows = _category_rows("Host Used Memory", host, HOST_CATEGORIES)
     device_rows = _category_rows("Device Used Memory", device, DEVICE_CATEGORIES)
     if height > len(device_rows) and width >= 80:
@@ -315,17 +316,6 @@ def _category_nodes(
             host_bytes=host_value,
             is_running=is_running,
         )
-
-
-def folded_tree_heading(context: RenderContext, width: int) -> Line:
-    """Draws the heading that the overview page has in place of the closed memory tree."""
-    processes = context.figures.tab_processes(context.pid)
-    models = [model for process in processes for model in process.models]
-    devices = {index for process in processes for index in process.device_indices}
-    device_part = f" of {len(context.snapshot.devices)}" if context.pid is None else ""
-    model_part = f"{len(models)} model{'s' * (len(models) != 1)}"
-    where = f"{len(devices)}{device_part} device{'s' * (bool(device_part) or len(devices) != 1)}"
-    return heading(context, f"Memory Usage Details: {model_part} on {where}", width, context.key_hint("x opens"))
 
 
 def memory_tree(context: RenderContext, width: int, height: int) -> TextPage:

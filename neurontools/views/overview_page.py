@@ -34,9 +34,9 @@ from neurontools.views.drawing.render_context import (
     heading,
     severity_mark,
 )
+from neurontools.views.history_panel import LEAST_LINES, history_panel
 from neurontools.views.host_page import traffic_texts, user_and_system_ratios
 from neurontools.views.memory_sections import (
-    folded_tree_heading,
     memory_line,
     memory_summary,
     memory_tree,
@@ -57,6 +57,7 @@ from neurontools.views.process_table import (
 
 _SIDE_BY_SIDE_CELLS = 110
 _RICH_LINES = 34
+_USUAL_HISTORY_LINES = 12  # the long memory summary appears only if the history has more lines
 _RICH_SUMMARY_LINES, _SUMMARY_LINES = 8, 3
 _LEAST_LIST_LINES = 4
 _LEAST_GRID_LINES = 4
@@ -66,16 +67,21 @@ _LINES_FOR_ALL = 44  # screens with at least this many lines show both the jobs 
 _USAGE_LABEL_CELLS = 20
 _HEADING_CELLS = 26  # terminal cells reserved for the text and rule of the vCPU heading
 _Ratios = tuple[float | None, float | None]  # user share and system share of vCPU time
-_LONGEST_NAME, _LEAST_NAME = 44, 18
+_LONGEST_NAME, _LEAST_NAME = 44, 20
 _LEAST_LINES_WITH_HEADING = 5
 _RATE_CELLS = 7
 _LEAST_FINDING_LINES = 2
 
 
 def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
-    """Draws the overview page: cores, jobs, vCPUs, memory and findings. Low screens drop the last sections."""
+    """Draws the overview page: findings, cores, jobs, vCPUs, memory, and the history in the lines that are left.
+
+    Low screens drop the history, then memory and vCPUs. Findings and jobs keep a part of every screen.
+    """
     if context.is_tree_shown:
         return _page_with_tree(context, width, height)
+    findings = finding_lines(context, width, height // 4)
+    room = height - len(findings)
     places = grid_rows(context)
     rows = job_rows(context)
     list_lines, grid_lines = max(2, len(rows) + 2), 1 + len(places)
@@ -83,34 +89,41 @@ def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
         grid_lines = min(grid_lines, _COMPACT_GRID_LINES)
         below = [TextPage([vcpu_line(context, width)]), TextPage([memory_line(context, width)])]
     else:
-        spare = height - list_lines - grid_lines
-        has_room = width >= _SIDE_BY_SIDE_CELLS and spare >= _RICH_SUMMARY_LINES + 3
-        is_rich = height >= _RICH_LINES or has_room
+        spare = room - list_lines - grid_lines
+        is_rich = spare >= _RICH_SUMMARY_LINES + 3 + (_USUAL_HISTORY_LINES if _has_history(context) else 0)
         below = [
             vcpu_section(context, width, side_by_side=width >= _SIDE_BY_SIDE_CELLS),
             memory_summary(context, width, _RICH_SUMMARY_LINES if is_rich else _SUMMARY_LINES),
-            TextPage([folded_tree_heading(context, width)]),
         ]
     cores_per_device = len(context.figures.cores) // max(1, len(context.snapshot.devices))
     tightest = 1 + grid_layout(len(places), cores_per_device, width, 1).rows
     least = min(list_lines, _LEAST_LIST_LINES) + min(grid_lines, max(tightest, _LEAST_GRID_LINES))
-    while below and height - _line_count(below) < least:
+    while below and room - _line_count(below) < least:
         below.pop()
-    room = height - _line_count(below)
+    room -= _line_count(below)
     for_list = min(list_lines, max(_LEAST_LIST_LINES, room // 2))
     grid_lines = max(1, min(grid_lines, room - for_list))
     selected = rows[min(context.cursor, len(rows) - 1)] if rows and context.cursor >= 0 else None
     lit = frozenset(selected.device_indices) if selected is not None else frozenset()
     if len(lit) == len(context.snapshot.devices):
         lit = frozenset()  # if all devices were highlighted, none would stand out
-    page = core_grid(context, width, grid_lines, places, lit_devices=lit)
-    room -= len(page.lines)
+    page = TextPage(findings)
+    grid = core_grid(context, width, grid_lines, places, lit_devices=lit)
+    page.append_page(grid)
+    room -= len(grid.lines)
     if room >= 2:
         page.append_page(job_list_section(context, rows, width, min(room, list_lines)))
+    left = height - len(page.lines) - _line_count(below)
+    if left >= LEAST_LINES and _has_history(context):
+        page.append_page(history_panel(context, width, left))
     for part in below:
         page.append_page(part)
-    page.add_lines(*finding_lines(context, width, height - len(page.lines)))
     return page
+
+
+def _has_history(context: RenderContext) -> bool:
+    """Returns whether the page may show the history. Browsers and printed pages have pages of their own for it."""
+    return context.series is not None and context.has_keys and not context.is_compact
 
 
 def overview_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
@@ -141,6 +154,8 @@ def _page_with_tree(context: RenderContext, width: int, height: int) -> TextPage
         page.append_page(
             job_list_section(context, jobs, width, max(2, min(len(jobs) + 2, room // 5)), with_cursor=False)
         )
+    elif height >= _RICH_LINES // 2:
+        page.add_lines(_job_list_heading(context, job_rows(context), width, context.key_hint("x: list")))
     for part in middle:
         page.append_page(part)
     if height - len(page.lines) >= 2:
@@ -235,7 +250,8 @@ def job_list_section(
     """Draws the job list with heading and titles in at most `height` lines, scrolled to the cursor."""
     page = TextPage()
     if height >= min(_LEAST_LINES_WITH_HEADING, len(rows) + 2) or not rows:
-        page.add_lines(_job_list_heading(context, rows, width))
+        hint = "" if not with_cursor else context.key_hint("Enter: unfold, details" if rows else "")
+        page.add_lines(_job_list_heading(context, rows, width, hint))
     if not rows:
         empty_text = "this process holds no NeuronCore" if context.pid is not None else "nobody holds a NeuronCore"
         page.add_lines(fit_marked(((f"  {empty_text}", "dim"),), width))
@@ -255,7 +271,7 @@ def job_list_section(
     return page
 
 
-def _job_list_heading(context: RenderContext, rows: list[JobRow], width: int) -> Line:
+def _job_list_heading(context: RenderContext, rows: list[JobRow], width: int, hint: str = "") -> Line:
     jobs = [row.job for row in rows if row.rank is None]
     alone = sum(row.rank is not None and not row.is_below for row in rows)
     parts = []
@@ -264,7 +280,8 @@ def _job_list_heading(context: RenderContext, rows: list[JobRow], width: int) ->
         parts.append(f"{len(jobs)} job{'s' * (len(jobs) > 1)} of {count} processes")
     if alone:
         parts.append(f"{alone} process{'es' * (alone != 1)}")
-    return heading(context, "Jobs: " + (", ".join(parts) or "none"), width, free_cores_text(context.figures))
+    about = ", ".join(filter(None, (free_cores_text(context.figures), hint)))
+    return heading(context, "Jobs: " + (", ".join(parts) or "none"), width, about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,10 +509,10 @@ def _job_line(context: RenderContext, row: JobRow, columns: list[tuple[_JobColum
 
 
 def finding_lines(context: RenderContext, width: int, height: int) -> list[Line]:
-    """Draws the warnings and critical findings in at most `height` lines, with their actions if all fit."""
+    """Draws the findings in at most `height` lines, severe ones first, with their actions if all fit."""
     judged = context.snapshot.health
     found = group_alike(judged.findings) if judged is not None and height >= _LEAST_FINDING_LINES else []
-    found = [(finding, devices) for finding, devices in found if finding.severity > Severity.NOTICE]
+    found = sorted((pair for pair in found if pair[0].severity >= Severity.NOTICE), key=lambda pair: -pair[0].severity)
     if not found:
         return []
     with_action = 1 + 2 * len(found) <= height
@@ -503,12 +520,13 @@ def finding_lines(context: RenderContext, width: int, height: int) -> list[Line]
     hint = f"e: all {len(found)}" if more > 0 and not with_action else "e: events"
     lines = [heading(context, "Findings", width, context.key_hint(hint))]
     for finding, devices in found:
-        style, mark = SEVERITY_STYLES[finding.severity], severity_mark(context.glyphs, finding.severity)
+        style = SEVERITY_STYLES.get(finding.severity, "label")
+        mark = severity_mark(context.glyphs, finding.severity).strip() or context.glyphs.info
         runs: list[Run] = [(f" {mark} ", style), (f"ND {ranges_text(devices)}  " if devices else "", style)]
         used = sum(len(text) for text, _ in runs)
         text = clip(printable(sentence(finding, context.snapshot)), width - used, mark=True)
         lines.append(fit((*runs, (text, "text")), width))
         if with_action:
             text = clip(printable(finding.action), width - 9, mark=True)
-            lines.append(fit((("     do: ", "dim"), (text, "dim")), width))
+            lines.append(fit((("     do: ", "label"), (text, "text")), width))
     return lines[:height]

@@ -29,8 +29,9 @@ from neurontools.views.drawing.lines import (
     styled,
     width_of,
 )
-from neurontools.views.drawing.render_context import RenderContext, SearchEntry
+from neurontools.views.drawing.render_context import RenderContext, SearchEntry, framed
 
+_FRAME_CELLS, _FRAME_LINES = 100, 30  # least size of a screen whose panels have frames
 _LEAST_NAME_CELLS = 5  # least cells for the instance type in the title
 _FINDING_STYLES = ("title_critical", "title_warning")
 _TIME_HINTS = (("p", "pause", "p"), ("[ ]", "time", "left_square_bracket"))
@@ -125,15 +126,16 @@ def draw_screen(context: RenderContext, width: int, height: int) -> TextPage:
         foot.append_page(tab_bar(context, width))
     if height >= 4:
         foot.append_page(key_bar(context, width))
-    body_lines = height - 1 - len(foot.lines)
+    is_framed = width >= _FRAME_CELLS and height >= _FRAME_LINES
+    body_lines = height - 1 - len(foot.lines) - is_framed
     if body_lines > 0:
-        body = page_named(context.page).draw(context, width, body_lines)
+        body = page_named(context.page).draw(context, width - 2 * is_framed, body_lines)
         del body.lines[body_lines:]
         body.lines.extend([BLANK] * (body_lines - len(body.lines)))
         for target in body.targets if context.match_rows else ():
             if target.action == "row" and int(target.argument) in context.match_rows and target.row < len(body.lines):
                 body.lines[target.row] = styled(body.lines[target.row], FOUND)
-        page.append_page(body)
+        page.append_page(framed(context, body, width) if is_framed else body)
     page.append_page(foot)
     page.lines = [line if line_width(line) == width else fit(line, width) for line in page.lines[:height]]
     if context.glyphs is ASCII:

@@ -7,6 +7,7 @@ from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from neurontools.tui.dashboard import Dashboard
+from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.lines import TextPage, plain_text
 from tests.harness.still_feed import snapshots
 
@@ -24,7 +25,12 @@ def draw(dashboard: Dashboard, width: int = WIDTH, height: int = HEIGHT) -> Text
 
 
 def text(dashboard: Dashboard, size: tuple[int, int] = (WIDTH, HEIGHT)) -> str:
-    return "\n".join(plain_text(line) for line in draw(dashboard, *size).lines)
+    return "\n".join(without_frame(plain_text(line)) for line in draw(dashboard, *size).lines)
+
+
+def without_frame(row: str) -> str:
+    """A row of the screen without the sides of the frame."""
+    return row[1:-1].rstrip() if row[:1] == row[-1:] == UNICODE.vertical else row
 
 
 def press(dashboard: Dashboard, *pressed: str, size: tuple[int, int] = (WIDTH, HEIGHT)) -> str:

@@ -17,7 +17,7 @@ from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
 from neurontools.util.units import short_bytes_text
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
-from neurontools.views.drawing.lines import THEMES, line_width
+from neurontools.views.drawing.lines import THEMES, line_width, plain_text
 from neurontools.views.feed_view import DashboardSettings
 from neurontools.views.memory_sections import visible_nodes
 from neurontools.views.screen import PAGES
@@ -182,8 +182,8 @@ def test_a_lost_daemon_is_told_and_the_last_data_marked() -> None:
 
 def test_clicks_choose_what_is_under_them(dashboard: Dashboard) -> None:
     def click(words: str, begin: str = "") -> None:
-        rows = text(dashboard).splitlines()
-        row = next(number for number, line in enumerate(rows) if words in line and line.startswith(begin))
+        rows = [plain_text(line) for line in draw(dashboard).lines]
+        row = next(number for number, line in enumerate(rows) if words in line and line.lstrip("│").startswith(begin))
         assert dashboard.click(rows[row].index(words), row)
 
     click("synthetic-2", "Neuron Apps")
@@ -248,7 +248,8 @@ def test_the_tree_opens_node_by_node_and_sums_up(dashboard: Dashboard) -> None:
     assert "train_step" in press(dashboard, "x")
     shown = press(dashboard, "x")
     assert "train_step" not in shown
-    assert "Memory Usage Details: 32 models on 16 of 16 devices" in shown
+    assert "Memory Usage Details" not in shown
+    assert "x: details" in shown
 
 
 def test_enter_unfolds_a_job_shows_a_process_and_esc_comes_back(dashboard: Dashboard) -> None:

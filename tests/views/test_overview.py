@@ -9,13 +9,17 @@ import pytest
 
 from neurontools.model import Finding, Health, NeuronCore, Severity, Snapshot, TrainingCounters
 from neurontools.model.process import Job
+from neurontools.tui.dashboard import Dashboard
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.lines import TextPage, plain_text
 from neurontools.views.drawing.render_context import RenderContext, ShownMoment
+from neurontools.views.feed_view import DashboardSettings
+from neurontools.views.history_panel import value_range
 from neurontools.views.overview_page import job_rows, overview_page
 from neurontools.views.screen import draw_screen, title_bar
 from neurontools.views.top_document import top_document
 from tests.harness.scenario_host import ScenarioHost
+from tests.harness.still_feed import StillFeed, snapshots
 
 HALF = ScenarioHost("trn1.32xlarge", "steady", neuroncores=8)
 HALF.at(29.0)
@@ -251,3 +255,33 @@ def test_a_job_says_which_of_its_ranks_are_missing() -> None:
     assert f"rank {len(SNAPSHOT.processes)} missing: " in text(now, 200)
     (job,) = top_document(now).jobs
     assert (job.missing_ranks, job.state) == ((len(SNAPSHOT.processes),), "unknown")
+
+
+@pytest.mark.parametrize(
+    ("values", "ends"),
+    [
+        ([], (0.0, 1.0)),
+        ([0.0, 0.03], (0.0, 0.05)),
+        ([0.1, 0.6], (0.0, 1.0)),
+        ([0.85, 0.96], (0.8, 1.0)),
+        ([0.93, 0.99], (0.9, 1.0)),
+        ([0.0, 0.99], (0.0, 1.0)),
+    ],
+)
+def test_the_scale_of_the_history_shows_small_changes(values: list[float], ends: tuple[float, float]) -> None:
+    assert value_range(values) == ends
+
+
+@pytest.mark.parametrize("scenario", ["idle", "steady", "ecc-burst"])
+def test_the_history_fills_the_lines_that_are_left_and_the_frame_ends_every_line(scenario: str) -> None:
+    dashboard = Dashboard(StillFeed(snapshots(scenario=scenario)), DashboardSettings(), UNICODE)
+    for size in ((200, 50), (300, 80)):
+        shown = [plain_text(line) for line in dashboard.draw(*size).lines]
+        assert shown[-4].strip(" │"), "the last line of the page"
+        assert {row[0] + row[-1] for row in shown[1:-2]} <= {"╭╮", "├┤", "││", "╰╯"}
+        assert any("Utilization of " in row for row in shown)
+        blank = sum(not row.strip(" │") for row in shown)
+        # The curve of an idle host stays in the lowest line of each plot.
+        assert scenario == "idle" or blank <= size[1] // 5, blank
+    assert ("HBM of ND 12-15" in "".join(shown)) == (size == (300, 80))
+    assert "free" in "".join(plain_text(line) for line in dashboard.draw(80, 24).lines)

@@ -30,6 +30,7 @@ class Glyphs:
     thin_half: str  # half a cell of a thin bar; "": thin bars have whole cells only
     thin_track: str
     rule: str
+    corners: str  # corners of a frame: top left and right, bottom left and right, and the ends of a rule inside it
     opened: str
     closed: str
     leaf: str
@@ -64,6 +65,7 @@ UNICODE = Glyphs(
     thin_half="╸",
     thin_track="─",
     rule="─",
+    corners="╭╮╰╯├┤",
     opened="▾ ",
     closed="▸ ",
     leaf="  ",
@@ -103,6 +105,7 @@ ASCII = Glyphs(
     thin_half="",
     thin_track="-",
     rule="-",
+    corners="++++++",
     opened="- ",
     closed="+ ",
     leaf="  ",

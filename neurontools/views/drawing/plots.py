@@ -70,6 +70,12 @@ def plot_columns(values: Sequence[float | None], rows: int, glyphs: Glyphs, high
     scale = rows * unit / highest if highest > 0 else 0.0
     # Draws 0 with the lowest dot or block, so that it differs from a gap.
     heights = [-1 if value is None else max(1, min(rows * unit, round(value * scale))) for value in values]
+    return _drawn_columns(tuple(heights), rows, glyphs)
+
+
+@lru_cache(64)
+def _drawn_columns(heights: tuple[int, ...], rows: int, glyphs: Glyphs) -> list[str]:
+    """Draws a curve of `heights` in dots or block levels. Cached, because few curves move by a dot each second."""
     if glyphs.is_dotted:
         found = [_braille_column(left, right, rows) for left, right in zip(heights[::2], heights[1::2], strict=True)]
     else:
@@ -160,8 +166,11 @@ def backfill_text(context: RenderContext) -> str:
     return f"loading history{context.glyphs.ellipsis}" if context.clock.is_loading_past else ""
 
 
-def clock_line(context: RenderContext, axis: TimeAxis, width: int) -> Line:
-    """Draws the line below plots that labels the time axis with clock times at round intervals."""
+def clock_line(context: RenderContext, axis: TimeAxis, width: int, left: int | None = None) -> Line:
+    """Draws the line below plots that labels the time axis with clock times at round intervals.
+
+    `left` is the number of cells before the axis; None: as many as the scale labels of a page have.
+    """
     cells = [" "] * axis.cells
     labelled = ((step, (9 if step < 60 else 6) + _LABEL_GAP) for step in _TICK_SECONDS)
     step = next((step for step, cells in labelled if cells <= step / axis.cell_seconds), 86_400)
@@ -177,17 +186,21 @@ def clock_line(context: RenderContext, axis: TimeAxis, width: int) -> Line:
         if at >= free and at + len(label) <= axis.cells:
             cells[at : at + len(label)] = label
             free = at + len(label) + 1
-    return fit(((" " * scale_cells(width), "dim"), ("".join(cells), "dim")), width)
+    return fit(((" " * (scale_cells(width) if left is None else left), "dim"), ("".join(cells), "dim")), width)
 
 
-def event_line(context: RenderContext, axis: TimeAxis, width: int) -> Line:
-    """Draws the event line of a time axis: a mark for the most severe event per cell, and "no data" in gaps."""
+def event_line(context: RenderContext, axis: TimeAxis, width: int, left: int | None = None) -> Line:
+    """Draws the event line of a time axis: a mark for the most severe event per cell, and "no data" in gaps.
+
+    `left` is the number of cells before the axis; None: as many as the scale labels of a page have.
+    """
     events = shown_events(context, context.pid if context.details_pid is None else context.details_pid)
     marks = event_marks(events, axis, context.glyphs)
     runs: list[Run] = []
     for position, gap in enumerate(_gap_labels(axis)):
         append_run(runs, *marks.get(position, (gap, "dim")))
-    return fit(((cell(" events", scale_cells(width)), "label"), *runs), width)
+    label = cell(" events", scale_cells(width)) if left is None else cell("event", left)
+    return fit(((label, "label"), *runs), width)
 
 
 def event_marks(events: tuple[HostEvent, ...], axis: TimeAxis, glyphs: Glyphs) -> dict[int, Run]:

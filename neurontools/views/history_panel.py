@@ -1,0 +1,154 @@
+"""The history panel of the overview: utilization and HBM over time, for the whole host or for groups of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from neurontools.client.samples import Curve, HostQuantity, TimeAxis
+from neurontools.util import units
+from neurontools.util.units import ranges_text
+from neurontools.views.drawing.glyphs import memory_style
+from neurontools.views.drawing.heat_scale import load_style
+from neurontools.views.drawing.lines import BLANK, Line, Run, TextPage, fit
+from neurontools.views.drawing.plots import backfill_text, clock_line, event_line, plot_columns, window_text
+from neurontools.views.drawing.render_context import RenderContext, heading
+
+LEAST_LINES = 3
+_LEAST_LINES_WITH_TIMES = 6
+_LEAST_WINDOW_SECONDS = 300.0
+_LEAST_CELL_SECONDS = 5.0  # with shorter cells, the plots would move and be drawn again at nearly every tick
+_SIDE_BY_SIDE_CELLS = 90
+_GROUP_LINES = 8  # least lines of each plot if there are several groups of devices
+_MOST_GROUPS = 4
+_LABEL_CELLS = 5  # cells of a scale label such as "100% "
+_TOPS = (0.05, 0.1, 0.2, 0.5, 1.0)
+_BASES = (0.9, 0.8, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class _DeviceGroup:
+    name: str
+    first_core: int = 0  # physical
+    core_count: int = 0  # 0: all cores
+    memory_bytes: int = 0
+    pid: int | None = None
+
+
+def history_panel(context: RenderContext, width: int, height: int) -> TextPage:
+    """Draws the panel in exactly `height` lines, of which it needs at least LEAST_LINES."""
+    halves = (width // 2, width - width // 2) if width >= _SIDE_BY_SIDE_CELLS else (width,)
+    cells = halves[0] - _LABEL_CELLS - 1  # both halves have the same axis, so that they share its steps
+    window_seconds = max(context.window_seconds, _LEAST_WINDOW_SECONDS, _round_minutes(cells * _LEAST_CELL_SECONDS))
+    about = backfill_text(context) or context.key_hint("l: ") + window_text(window_seconds)
+    series = context.series
+    if series is None or not len(series):
+        page = TextPage([heading(context, "History", width, about)])
+        page.add_lines(fit(((f"  {backfill_text(context) or 'no history yet'}", "dim"),), width))
+        return _filled(page, height)
+    axis = series.axis(cells, window_seconds, context.snapshot.taken_at_unix_seconds)
+    feet = (event_line, clock_line) if height >= _LEAST_LINES_WITH_TIMES else ()
+    groups = _groups(context, height - len(feet))
+    page = TextPage()
+    for number, group in enumerate(groups):
+        room = height - len(feet)
+        lines = (number + 1) * room // len(groups) - number * room // len(groups)
+        plots = [_utilization_plot, _memory_plot][: len(halves)]
+        notes = [context.key_hint("h: history"), about] if number == 0 else ["", ""]
+        drawn = [
+            plot(context, group, axis, cells, lines, note)
+            for plot, cells, note in zip(plots, halves, notes[-len(halves) :], strict=True)
+        ]
+        page.add_lines(*(tuple(run for part in parts for run in part) for parts in zip(*drawn, strict=True)))
+    for foot in feet:
+        line = foot(context, axis, halves[0], _LABEL_CELLS)
+        page.add_lines(fit(line * len(halves), width))
+    return _filled(page, height)
+
+
+def _filled(page: TextPage, height: int) -> TextPage:
+    page.add_lines(*[BLANK] * (height - len(page.lines)))
+    return page
+
+
+def _groups(context: RenderContext, height: int) -> list[_DeviceGroup]:
+    """Returns the groups of adjacent devices that get a plot each: one for all devices, or more if there is room."""
+    if context.pid is not None:
+        return [_DeviceGroup(f"PID {context.pid}", pid=context.pid)]
+    devices = [device for device in context.snapshot.devices if device.index not in context.figures.hidden_devices]
+    per_device = context.snapshot.instance.physical_cores_per_device
+    count = max(1, min(_MOST_GROUPS, len(devices), height // _GROUP_LINES))
+    if count == 1 and len(devices) == len(context.snapshot.devices):
+        return [_DeviceGroup("all cores", memory_bytes=sum(device.memory_bytes for device in devices))]
+    size = -(-len(devices) // count)
+    groups = []
+    for at in range(0, len(devices), size):
+        part = devices[at : at + size]
+        first, last = part[0].index, part[-1].index
+        memory_bytes = sum(device.memory_bytes for device in part)
+        name = f"ND {ranges_text(device.index for device in part)}"
+        groups.append(_DeviceGroup(name, first * per_device, (last - first + 1) * per_device, memory_bytes))
+    return groups
+
+
+def _utilization_plot(
+    context: RenderContext, group: _DeviceGroup, axis: TimeAxis, width: int, height: int, note: str
+) -> list[Line]:
+    curve = _curve(context, group, "utilization_ratio", axis)
+    title = heading(context, f"Utilization of {group.name}: {units.percent_text(curve.latest, 0)}", width, note)
+    idle = context.thresholds.idle_below_ratio
+    return [title, *_plot_lines(context, curve, 1.0, lambda value: load_style(value, idle), width, height - 1)]
+
+
+def _memory_plot(
+    context: RenderContext, group: _DeviceGroup, axis: TimeAxis, width: int, height: int, note: str
+) -> list[Line]:
+    capacity_bytes = group.memory_bytes or sum(device.memory_bytes for device in context.snapshot.devices)
+    curve = _curve(context, group, "memory_bytes", axis)
+    used = None if curve.latest is None else int(curve.latest)
+    title = f"HBM of {group.name}: {units.bytes_text(used)} of {units.memory_size_text(capacity_bytes)}"
+    lines = _plot_lines(context, curve, float(capacity_bytes), memory_style, width, height - 1)
+    return [heading(context, title, width, note), *lines]
+
+
+def _curve(context: RenderContext, group: _DeviceGroup, name: str, axis: TimeAxis) -> Curve:
+    assert context.series is not None  # noqa: S101 - the axis is of a series
+    quantity = HostQuantity(name, group.first_core, group.core_count, group.pid)
+    return context.series.curve(quantity, axis, 2 if context.glyphs.is_dotted else 1)
+
+
+def _plot_lines(
+    context: RenderContext, curve: Curve, whole: float, style: Callable[[float], str], width: int, rows: int
+) -> list[Line]:
+    """Draws a curve of shares of `whole` in `rows` lines. `style` colours a line by the share in its middle."""
+    known = [value for value in curve.values if value is not None] if whole > 0 else []
+    base, top = value_range([min(known) / whole, max(known) / whole] if known else [])
+    least = base * whole
+    shifted = [None if value is None or not known else value - least for value in curve.values]
+    columns = plot_columns(shifted, rows, context.glyphs, (top - base) * whole)
+    labels = {0: f"{top:4.0%} ", rows - 1: f"{base:4.0%} "}
+    lines: list[Line] = []
+    for row, text in enumerate(columns):
+        middle = base + (rows - row - 0.5) / rows * (top - base)
+        label: Run = (labels.get(row, " " * _LABEL_CELLS), "dim")
+        lines.append(fit((label, (text, style(middle))), width))
+    return lines
+
+
+def _round_minutes(seconds: float) -> float:
+    """Rounds a time up to whole minutes, which the heading shows."""
+    return -(-seconds // 60) * 60
+
+
+def value_range(values: list[float]) -> tuple[float, float]:
+    """Returns the ends of a scale, from 0 to 1, that shows small changes of these shares.
+
+    The scale begins above 0 if all values are high, and ends below 1 if all values are low.
+    """
+    if not values:
+        return 0.0, 1.0
+    lowest, highest = min(values), max(values)
+    top = next((top for top in _TOPS if highest <= top), 1.0)
+    if top < 1.0:
+        return 0.0, top
+    return next((base for base in _BASES if lowest >= base + 0.1 * (1.0 - base)), 0.0), top
