@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,6 +61,10 @@ def test_health_has_one_exit_code(neuron_ls: RunCommand, fleet: SimulatedFleet) 
     hosts = ",".join(place.text for place in fleet.places)
     well = neuron_ls("--health", "--hosts", hosts)
     assert (well.returncode, well.stdout) == (0, "all 3 hosts are healthy\n")
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        address = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    unreached = neuron_ls("--prometheus", address, "--health")
+    assert (unreached.returncode, unreached.stdout) == (7, "health not known: no host was read\n")
     unknown = neuron_ls("--health", "--hosts", f"{hosts},unix:/nowhere/n.sock")
     assert unknown.returncode == 7
     assert unknown.stdout.splitlines() == [

@@ -108,7 +108,9 @@ def fleet_health_text(states: Sequence[HostState]) -> str:
     sick = sum(state.severity is not None and state.severity >= Severity.WARNING for state in states)
     unknown = sum(state.severity is None for state in states)
     count = len(states)
-    if not sick and not unknown:
+    if not count:
+        lines.append("health not known: no host was read")
+    elif not sick and not unknown:
         lines.append("1 host is healthy" if count == 1 else f"all {count} hosts are healthy")
     else:
         parts = [f"{sick} of {count} hosts unhealthy"] if sick else []
