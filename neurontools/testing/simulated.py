@@ -109,8 +109,7 @@ class SimulatedDriver:
                 )
             os.close(writable)
             writable = -1
-            ready, _, _ = select.select([readable], [], [], _START_SECONDS)
-            if not ready or os.read(readable, 16) != b"ready\n":
+            if not _is_readable(readable, _START_SECONDS) or os.read(readable, 16) != b"ready\n":
                 self._child.kill()
                 self._child.wait()
                 raise RuntimeError(f"the simulated driver did not start: {log.read_text('utf-8').strip()}")
@@ -291,7 +290,14 @@ class SimulatedFleet:
             finally:
                 os.close(writable)
                 os.close(lifeline_fd)
-            is_ready = bool(select.select([readable], [], [], self._start_seconds)[0])
+            is_ready = _is_readable(readable, self._start_seconds)
             self.directory = os.read(readable, 4096).decode().strip() if is_ready else ""
             if not self.directory:
                 raise RuntimeError(self.log.strip() or "the simulated fleet did not start")
+
+
+def _is_readable(descriptor: int, timeout_seconds: float) -> bool:
+    """Waits until a descriptor can be read. poll has no limit of 1,024 descriptors, which a test process may exceed."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(timeout_seconds * 1000))
