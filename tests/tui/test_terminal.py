@@ -52,7 +52,7 @@ def test_a_training_is_seen_from_its_start_to_its_end(
     assert "libssl" not in Path(f"/proc/{top.pid}/maps").read_text()
     top.press("w")
     # A screen is read while it is drawn: a line may be of both pages for a moment.
-    row = re.compile(rf"^ *{training.pid} .*\bmlp\b.* 0-1 .* 6\.0G", re.MULTILINE)
+    row = re.compile(rf"^[│ ]*{training.pid} .*\bmlp\b.* 0-1 .* 6\.0G", re.MULTILINE)
     top.until(row.search)
     top.press("2", ">[2]:mlp<")
     top.press("\r", f"Process {training.pid}")
