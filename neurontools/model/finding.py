@@ -68,7 +68,7 @@ class Finding:
     neuroncore_index: int | None = None  # index of the affected logical core, under the LNC of the process
     part: str | None = None  # affected part: of the device (driver's name: hbm, link_efa) or of step time (STEP_PARTS)
     job: str | None = (
-        None  # the job that the finding concerns: "Slurm job 17", "pod default/train-0", "process group 4711"
+        None  # the job that the finding concerns: "Slurm job 17", "pod default/train-0", "train.py (4711)"
     )
     synthetic: bool = False  # whether the finding concerns processes of a synthetic load
     injected: bool = False  # whether injected faults caused the finding

@@ -114,6 +114,13 @@ class Process:
         return None if self.job is None else self.job.name
 
 
+def split_job_name(name: str) -> tuple[str, str]:
+    """Splits "train.py (4711)" into "train.py" and " (4711)". The second part is "" if the name has no number."""
+    title, separator, number = name.rpartition(" (")
+    is_number = bool(title) and number.endswith(")") and number[:-1].isdecimal()
+    return (title, separator + number) if is_number else (name, "")
+
+
 @dataclass(frozen=True, slots=True)
 class Attribution:
     """Container, pod and Slurm job of a process, from its cgroup, its environment and the kubelet.
@@ -137,8 +144,8 @@ class Job:
     """The job of a process. A job is a group of processes that train together, on one host or several."""
 
     name: str
-    """Name of the job on this host: "Slurm job 17", "pod default/train-0", "torchrun exp1", "job of PID 4711",
-    "process group 4711", "synthetic load steady"."""
+    """Name of the job, unique on this host: "Slurm job 17", "pod default/train-0", "torchrun exp1", "train.py (4711)"
+    with the PID of the launcher or the process group, "synthetic load steady"."""
 
     rank: int | None = None
     world_size: int | None = None  # ranks on all hosts
@@ -304,7 +311,7 @@ class EndedProcess:
     user: str | None
     command: str  # command line, truncated; "" if unreadable
     tag: str
-    job: str | None  # name of the process's job, "Slurm job 17", "pod default/train-0", "process group 4711"
+    job: str | None  # name of the process's job, "Slurm job 17", "pod default/train-0", "train.py (4711)"
     synthetic: bool
     began_at_unix_seconds: float
     ended_at_unix_seconds: float

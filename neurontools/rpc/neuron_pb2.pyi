@@ -1644,7 +1644,7 @@ class EndedProcess(google.protobuf.message.Message):
     tag: builtins.str
     """NEURON_PROCESS_TAG, or else the PID as text."""
     job: builtins.str
-    """Job of the process, such as "Slurm job 17", "pod default/train-0" or "process group 4711"; absent: unknown."""
+    """Job of the process, such as "Slurm job 17", "pod default/train-0" or "train.py (4711)"; absent: unknown."""
     synthetic: builtins.bool
     """Whether a synthetic load invented the process."""
     began_at_unix_seconds: builtins.float
@@ -3338,8 +3338,8 @@ class Job(google.protobuf.message.Message):
     FIRST_RANK_HERE_FIELD_NUMBER: builtins.int
     RANKS_HERE_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """Name of the job: "Slurm job 17", "pod default/train-0", "torchrun exp1", "job of PID 4711", "process group 4711" or
-    "synthetic load steady", for example.
+    """Name of the job, unique on its host: "Slurm job 17", "pod default/train-0", "torchrun exp1", "train.py (4711)" with
+    the PID of the launcher or the process group, or "synthetic load steady", for example.
     """
     rank: builtins.int
     """Rank of the process in the job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _LONGEST_COMMAND = 4096
 _INTERPRETERS = ("python", "pypy")
@@ -23,23 +24,36 @@ def script_text(command: str) -> str:
     return " ".join([_base(script[0]), *script[1:]]) if script else _base(words[0])
 
 
+def script_name(arguments: Sequence[str]) -> str:
+    """Returns the file name of a process's script or program, or its module; "" for an empty command line.
+
+    For `python -c`, returns `python -c` without the code.
+    """
+    if not arguments or not arguments[0]:
+        return ""
+    script = _after_interpreter(arguments) if _is_interpreter(arguments[0]) else arguments
+    if not script or not script[0]:
+        return _base(arguments[0])
+    return "python -c" if script[0] == "-c" else _base(script[0])
+
+
 def _is_interpreter(word: str) -> bool:
     base = _base(word)
     return any(base.startswith(name) and not base[len(name) :].strip("0123456789.t") for name in _INTERPRETERS)
 
 
-def _after_interpreter(words: list[str]) -> list[str]:
+def _after_interpreter(words: Sequence[str]) -> list[str]:
     """Returns the script, module or `-c` code of a Python command line with its arguments; empty if it has none."""
     position = 1
     while position < len(words):
         word = words[position]
         if word == "-m" or word == "-c":
-            following = words[position + 1 :]
+            following = list(words[position + 1 :])
             if word == "-m" and following and following[0] in _LAUNCHERS:
                 return _after_interpreter(following)
             return following if word == "-m" else ["-c", *following]
         if not word.startswith("-"):
-            return words[position:]
+            return list(words[position:])
         position += 2 if word in _WITH_VALUE else 1
     return []
 

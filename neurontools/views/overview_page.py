@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from neurontools.model import Severity
 from neurontools.model.finding import FindingKind
 from neurontools.model.health import group_alike, sentence
-from neurontools.model.process import age_seconds
+from neurontools.model.process import age_seconds, split_job_name
 from neurontools.model.serving import request_p99_seconds, requests_per_second
 from neurontools.util import units
 from neurontools.util.process_text import script_text
@@ -25,6 +25,7 @@ from neurontools.views.drawing.lines import (
     fit,
     fit_marked,
     printable,
+    width_of,
 )
 from neurontools.views.drawing.render_context import (
     SEVERITY_STYLES,
@@ -294,17 +295,26 @@ class _JobColumn:
     is_number: bool = False
 
 
-def _name_text(context: RenderContext, row: JobRow) -> str:
+def _name_parts(context: RenderContext, row: JobRow) -> tuple[str, str]:
+    """Returns the name of a row and the dim detail behind it: the PID, or the number in the job's name."""
     mark = "  "
+    title, number = split_job_name(printable(row.job.name or "", 80))
     if row.rank is None:
         mark = context.glyphs.opened if row.is_open else context.glyphs.closed
         tags = {rank.process.tag for rank in row.job.ranks}
         tag = f"{printable(tags.pop(), 80)}, " if len(tags) == 1 else ""
-        return mark + tag + printable(row.job.name or "", 80)
+        return mark + tag + title, number
     process = row.rank.process
-    tag = "" if process.tag == str(process.pid) else f" {printable(process.tag, 80)}"
-    number = f" rank {row.rank.number}" if row.is_below and row.rank.number is not None else ""
-    return f"{mark * (1 + row.is_below)}{process.pid}{number}{tag}"
+    tag = "" if process.tag == str(process.pid) else printable(process.tag, 80)
+    if row.is_below:
+        rank = f" rank {row.rank.number}" if row.rank.number is not None else ""
+        return f"{mark * 2}{process.pid}{rank}{tag and f' {tag}'}", ""
+    name = tag or title
+    return (f"{mark}{name}", f" {process.pid}") if name else (f"{mark}{process.pid}", "")
+
+
+def _name_text(context: RenderContext, row: JobRow) -> str:
+    return "".join(_name_parts(context, row))
 
 
 def _highest_severity(row: JobRow) -> Severity:
@@ -503,6 +513,11 @@ def _job_line(context: RenderContext, row: JobRow, columns: list[tuple[_JobColum
     runs: list[Run] = []
     for column, cells in columns:
         style = column.style(context, row)
+        if column is _NAME:
+            name, number = _name_parts(context, row)
+            name = clip(name, max(cells - len(number), _LEAST_NAME // 2), mark=True)
+            runs += [(name, base), (cell(number, cells - width_of(name)) + " ", "dim")]
+            continue
         text = cell(column.text(context, row), cells, right=column.is_number)
         runs += [(text, base if style == "text" else style), (" ", base)]
     return fit(runs, width)

@@ -27,6 +27,7 @@ from neurontools.model import Job
 from neurontools.model.finding import FindingKind
 from neurontools.rpc import fault_calls
 from neurontools.testing import DriverTree
+from neurontools.util.process_text import script_name
 from tests.harness.attached_process import AttachedProcess
 from tests.harness.examples import examples
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
@@ -78,7 +79,6 @@ def test_what_cannot_be_read_is_unknown_and_a_warning(
 @pytest.mark.parametrize("is_session", [True, False])
 def test_ranks_of_a_launcher_are_a_job(shared_daemon: RunningDaemon, is_session: bool) -> None:
     """torchrun gives its workers sessions of their own; a shell's background jobs share a process group."""
-    name = f"job of PID {os.getpid()}" if is_session else f"process group {os.getpgrp()}"
     with ExitStack() as ending:
         for rank in range(2):
             environment = {"RANK": str(rank), "WORLD_SIZE": "2"}
@@ -86,19 +86,20 @@ def test_ranks_of_a_launcher_are_a_job(shared_daemon: RunningDaemon, is_session:
             ending.enter_context(started)
             process = shared_daemon.find(started.pid)
             assert process is not None
+            name = f"{script_name(process.command.split())} ({os.getpid() if is_session else os.getpgrp()})"
             assert process.job == Job(name, rank, 2)
 
 
 @pytest.mark.parametrize(
     ("text", "group"),
     [
-        (b"7 (a) b) c) S 5 6 6 0 -1", "process group 6"),
-        (b"7 (x) S 5 7 7 0", "job of PID 5"),
-        (b"7 (x) S 1 7 7 0", "process group 7"),  # init launches no jobs
-        *((text, "") for text in (b"", b"7", b"7 (x) S", b"7 (x) S a b c", b"7 (x) S 0 0 0")),
+        (b"7 (a) b) c) S 5 6 6 0 -1", 6),
+        (b"7 (x) S 5 7 7 0", 5),
+        (b"7 (x) S 1 7 7 0", 7),  # init launches no jobs
+        *((text, 0) for text in (b"", b"7", b"7 (x) S", b"7 (x) S a b c", b"7 (x) S 0 0 0")),
     ],
 )
-def test_what_a_stat_file_may_hold(text: bytes, group: str) -> None:
+def test_what_a_stat_file_may_hold(text: bytes, group: int) -> None:
     assert group_of(7, text) == group
 
 

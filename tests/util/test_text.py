@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from neurontools.util.process_text import HIDDEN, script_text, shown_value
+from neurontools.util.process_text import HIDDEN, script_name, script_text, shown_value
 from neurontools.util.terminal import cell_width, escape_controls, split_clusters, truncate
 from neurontools.util.units import (
     byte_rate_text,
@@ -143,6 +143,20 @@ SCRIPTS = {
 
 def test_the_script_is_shown_without_what_starts_it() -> None:
     assert {command: script_text(command) for command in SCRIPTS} == SCRIPTS
+    names = {
+        "python -u /a/b.py --lr 1": "b.py",
+        "python -c import": "python -c",
+        "python -m a.b x": "a.b",
+        "/bin/x": "x",
+    }
+    assert {command: script_name(command.split()) for command in names} == names
+    assert script_name(["python", "/a/b c.py"]) == "b c.py", "arguments keep their spaces"
+    assert [script_name(arguments) for arguments in ([], [""], ["python", ""], ["python3"])] == [
+        "",
+        "",
+        "python",
+        "python3",
+    ]
     assert len(script_text("python3 train.py " + "x" * 10_000_000)) < 5000, "one without end costs nothing"
 
 

@@ -145,7 +145,11 @@ def test_the_document_has_the_same_jobs() -> None:
 def test_processes_that_are_alone_are_rows_and_a_tab_shows_its_own() -> None:
     alone = of_all(job=None)
     assert "Jobs: 8 processes" in text(alone)
-    assert f"{PID} synthetic-0" in text(alone, 160)
+    assert f"synthetic-0 {PID}" in text(alone, 160)
+    named = of_all(job=Job("train.py (4711)"))
+    assert "▸ train.py (4711) " in text(named, 160)
+    of_one = replace(named, processes=(replace(named.processes[0], tag=str(PID)),))
+    assert f"  train.py {PID} " in text(of_one, 160), "the row of one process has the name of its job before its PID"
     assert [row.pid for row in job_rows(RenderContext.from_snapshot(SNAPSHOT, pid=PID + 2))] == [PID + 2]
 
 

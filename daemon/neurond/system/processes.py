@@ -18,6 +18,7 @@ import psutil
 from neurond.system.clocks import SteadyClock
 from neurontools.driver.processes import ProcessFiles, read_boot_time
 from neurontools.model import Job, Process
+from neurontools.util.process_text import script_name
 
 MAX_COMMAND_CHARACTERS = 4096
 _SAME_START_SECONDS = 2.0  # start times that differ by less count as equal: the clock may be adjusted
@@ -180,10 +181,15 @@ class JobReader:
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = Path(proc)
         self._jobs: dict[int, tuple[float | None, int, Job | None]] = {}
+        self._groups: dict[int, int] = {}  # by PID
+        self._names: dict[int, str] = {}  # by group; kept while a process of the group is known
 
     def forget_others(self, pids: Iterable[int]) -> None:
         for gone in self._jobs.keys() - set(pids):
             del self._jobs[gone]
+            self._groups.pop(gone, None)
+        if len(self._names) > len(self._groups):
+            self._names = {group: self._names[group] for group in set(self._groups.values())}
 
     def job_of(self, pid: int, seen_at_unix_seconds: float | None) -> Job | None:
         """Returns the job of the process that has this PID and was first seen at this time; None if unknown."""
@@ -198,20 +204,30 @@ class JobReader:
 
     def _read(self, pid: int) -> Job | None:
         directory = self._proc / str(pid)
-        name = group_of(pid, read_limited(directory / "stat", _MAX_STAT_BYTES))
-        if not name:
+        group = self._groups[pid] = group_of(pid, read_limited(directory / "stat", _MAX_STAT_BYTES))
+        if not group:
             return None
         boot_id = read_limited(self._proc / _BOOT_ID, 64).decode("ascii", "replace").strip()
         launch = parse_launch(read_environment(directory, VARIABLES), boot_id)
         run = None if launch.run is None else run_id(*launch.run, _owner(directory))
         return Job(
-            launch.name or name,
+            launch.name or self._name(group, directory),
             launch.rank,
             launch.world_size,
             run_id=run,
             first_rank_here=launch.first_rank,
             ranks_here=launch.local_world_size,
         )
+
+    def _name(self, group: int, directory: Path) -> str:
+        """Names a group after the script of its first known process. The number tells runs of one script apart."""
+        if group not in self._names:
+            arguments = read_limited(directory / "cmdline", MAX_COMMAND_CHARACTERS).split(b"\0")
+            script = script_name([_utf8_text(os.fsdecode(argument)) for argument in arguments])
+            if not script or not script.isprintable():
+                return f"process group {group}"
+            self._names[group] = f"{_cut(script)} ({group})"
+        return self._names[group]
 
 
 def _owner(directory: Path) -> str:
@@ -222,8 +238,8 @@ def _owner(directory: Path) -> str:
     return ""
 
 
-def group_of(pid: int, stat: bytes) -> str:
-    """Derives the name of a process's job from /proc/PID/stat; "" if unknown.
+def group_of(pid: int, stat: bytes) -> int:
+    """Returns the number of a process's job from /proc/PID/stat: the launcher's PID or the process group; 0 if unknown.
 
     torchrun starts each worker in its own session; other launchers keep the workers in one process group.
     """
@@ -231,10 +247,8 @@ def group_of(pid: int, stat: bytes) -> str:
     try:
         parent, group, session = (int(part) for part in parts[1:4])
     except ValueError:
-        return ""
-    if session == pid and parent > 1:
-        return f"job of PID {parent}"
-    return f"process group {group}" if group > 0 else ""
+        return 0
+    return parent if session == pid and parent > 1 else max(0, group)
 
 
 _MOST_RANKS = 2**20
