@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from math import nan
+from math import isfinite, nan
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
 
@@ -463,11 +463,15 @@ class HostQuantity:
         return self.name in ("memory_bytes", "latency_p99_seconds")
 
     def read(self, sample: HostSample) -> float | None:
-        """Returns the value of the quantity in a sample; None means unknown."""
+        """Returns the value of the quantity in a sample; None means unknown.
+
+        An infinite value is unknown, because no plot has a scale for it. A crafted recording can contain one.
+        """
         values = self._known_values(sample, getattr(sample, self.name))
-        if not values:
+        total = sum(values)
+        if not values or not isfinite(total):
             return None
-        return sum(values) / len(values) if self.name == "utilization_ratio" else sum(values)
+        return total / len(values) if self.name == "utilization_ratio" else total
 
     def _known_values(self, sample: HostSample, values: Sequence[float]) -> Sequence[float]:
         """Returns those of a sample's values that are known (not NaN) and belong to the quantity's cores or process."""

@@ -170,3 +170,14 @@ def test_of_unequal_hosts_each_core_is_known_where_it_was() -> None:
     assert [step and len(step.means) for step in steps] == [4, 32]
     absent = HostQuantity("utilization_ratio", first_core=9, core_count=1)
     assert series.curve(absent, series.axis(2, 2.0)).values[0] is None
+
+
+def test_an_infinite_number_of_a_crafted_recording_is_unknown() -> None:
+    """No scale of a plot reaches it: a dashboard once looked for one without an end."""
+    taken = snapshots()[-1]
+    processes = tuple(replace(process, executions_per_second=float("inf")) for process in taken.processes)
+    (moment,) = StillFeed([replace(taken, processes=processes)]).timeline.moments
+    executions = HostQuantity("executions_per_second", pid=processes[0].pid)
+    assert executions.read(moment.sample) is None
+    assert HostQuantity("executions_per_second").read(moment.sample) is None
+    assert executions.read(MOMENTS[-1].sample) is not None
