@@ -31,6 +31,7 @@ class FleetFinding:
     neuron_devices: tuple[int, ...]
     job: str | None
     is_synthetic: bool
+    is_injected: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +252,7 @@ def _finding(finding: SummaryFinding) -> FleetFinding:
         neuron_devices=finding.device_indices,
         job=finding.job,
         is_synthetic=finding.synthetic,
+        is_injected=finding.injected,
     )
 
 

@@ -48,6 +48,7 @@ class SummaryFinding:
     device_indices: tuple[int, ...]
     job: str | None
     synthetic: bool
+    injected: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +321,7 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
                 device_indices=indices[:_MOST_INDICES],
                 job=_cut_or_none(finding.job, longest.job),
                 synthetic=finding.synthetic,
+                injected=finding.injected,
             )
             for finding, indices in found[:MOST_FINDINGS]
         ),

@@ -11,8 +11,24 @@ from neurontools.util.units import duration_text, ranges_text
 TYPE_CHECKING = False  # not imported, because importing `typing` takes several milliseconds
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
+    from typing import Protocol
 
     from neurontools.model.snapshot import Snapshot
+
+    class MarkedFinding(Protocol):
+        """A finding of a snapshot, or its copy in the summary of a host."""
+
+        @property
+        def reason(self) -> str:
+            """Why the finding exists, as a sentence."""
+
+        @property
+        def synthetic(self) -> bool:
+            """Whether the affected processes are those of a synthetic load."""
+
+        @property
+        def injected(self) -> bool:
+            """Whether injected faults caused the finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +140,7 @@ def age_seconds(finding: Finding, snapshot: Snapshot) -> float:
     return max(0.0, snapshot.taken_at_unix_seconds - finding.began_at_unix_seconds)
 
 
-def marked_reason(finding: Finding) -> str:
+def marked_reason(finding: MarkedFinding) -> str:
     """Returns the finding's reason, with "[synthetic]" for a synthetic load and "[injected]" for injected faults."""
     synthetic, injected = " [synthetic]" if finding.synthetic else "", " [injected]" if finding.injected else ""
     return f"{finding.reason}{synthetic}{injected}"

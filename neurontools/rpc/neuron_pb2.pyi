@@ -499,6 +499,7 @@ class SummaryFinding(google.protobuf.message.Message):
     DEVICE_INDICES_FIELD_NUMBER: builtins.int
     JOB_FIELD_NUMBER: builtins.int
     SYNTHETIC_FIELD_NUMBER: builtins.int
+    INJECTED_FIELD_NUMBER: builtins.int
     kind: builtins.str
     """Kind of the finding, as in the message Finding, such as "stuck"."""
     severity: global___Severity.ValueType
@@ -511,6 +512,8 @@ class SummaryFinding(google.protobuf.message.Message):
     """Job of the affected processes."""
     synthetic: builtins.bool
     """Whether the affected processes are invented by a synthetic load."""
+    injected: builtins.bool
+    """Whether injected faults caused the finding."""
     @property
     def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """The first of the affected devices."""
@@ -525,9 +528,10 @@ class SummaryFinding(google.protobuf.message.Message):
         device_indices: collections.abc.Iterable[builtins.int] | None = ...,
         job: builtins.str | None = ...,
         synthetic: builtins.bool = ...,
+        injected: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_job", b"_job", "job", b"job"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_job", b"_job", "began_at_unix_seconds", b"began_at_unix_seconds", "device_indices", b"device_indices", "job", b"job", "kind", b"kind", "reason", b"reason", "severity", b"severity", "synthetic", b"synthetic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_job", b"_job", "began_at_unix_seconds", b"began_at_unix_seconds", "device_indices", b"device_indices", "injected", b"injected", "job", b"job", "kind", b"kind", "reason", b"reason", "severity", b"severity", "synthetic", b"synthetic"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_job", b"_job"]) -> typing.Literal["job"] | None: ...
 
 global___SummaryFinding = SummaryFinding

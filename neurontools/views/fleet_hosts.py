@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neurontools.fleet.states import ALIKE, HostGroup, HostLink, HostState, combine_group, group_hosts, severity_rank
 from neurontools.fleet.summary import DeviceCell
 from neurontools.model import Severity
+from neurontools.model.health import marked_reason
 from neurontools.util import units
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.heat_scale import heat_glyph, load_style
@@ -261,8 +262,8 @@ def worst_finding_text(state: HostState) -> str:
     elif found.findings:
         worst = found.findings[0]
         more = found.critical_count + found.warning_count + found.notice_count - 1
-        notes = (" [synthetic]" if worst.synthetic else "") + (f" (and {more} more)" if more > 0 else "")
-        texts.append(f"{worst.severity.name.lower()}: {printable(worst.reason or worst.kind)}{notes}")
+        text = printable(marked_reason(worst if worst.reason else replace(worst, reason=worst.kind)))
+        texts.append(f"{worst.severity.name.lower()}: {text}" + (f" (and {more} more)" if more > 0 else ""))
     elif found.severity:
         texts.append(f"{found.severity.name.lower()}: press Enter for details")
     return "; ".join(reversed(texts))

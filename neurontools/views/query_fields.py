@@ -17,7 +17,7 @@ from neurontools.model import (
     logical_cores,
     sum_device_memory,
 )
-from neurontools.model.health import Verdict, verdicts
+from neurontools.model.health import Verdict, marked_reason, verdicts
 from neurontools.model.process import STEP_PARTS
 from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.formats import csv_line, foreign_cell, json_text
@@ -248,7 +248,7 @@ DEVICE_FIELDS = (
         "health_reason",
         PLAIN,
         "the most severe finding, or why the health is unknown",
-        lambda row: row.verdict.findings[0].reason if row.verdict.findings else row.verdict.unknown_reason,
+        lambda row: marked_reason(row.verdict.findings[0]) if row.verdict.findings else row.verdict.unknown_reason,
     ),
 )
 

@@ -81,7 +81,8 @@ def host() -> Snapshot:
     )
     assert judged.health is not None
     of_host = Finding(FindingKind.KERNEL_ERROR, Severity.CRITICAL, "a device has failed", "see dmesg", 1.0)
-    return replace(judged, health=replace(judged.health, findings=(*judged.health.findings, of_host)))
+    marked = (replace(each, injected=each.reason.startswith(UNHEALTHY)) for each in judged.health.findings)
+    return replace(judged, health=replace(judged.health, findings=(*marked, of_host)))
 
 
 def otlp(snapshot: Snapshot) -> str:
@@ -163,9 +164,10 @@ ORIGINAL = Not("the original's format has no place for it")
 DEVICE, PROCESS = Not("a row is a device"), Not("a row is a process")
 HEALTH, ENDED = Not("it is about health only"), Not("it is about ended processes only")
 SUMMARY, SERIES = Not("a summary has no counters of devices"), Not("a series is of what runs; ask neuron-ls --ended")
+SEE_HEALTH = Not("see neuron-ls --health")
 BUSY = Not("the page shows findings, not counters")
 MISSING, HOST, UNHEALTHY = "device 15 is missing", "a device has failed", "7 uncorrected ECC errors in HBM"
-OWNER, UNREAD = "4194306", "/sys/x can't be read"
+OWNER, UNREAD, INJECTED = "4194306", "/sys/x can't be read", rf"{UNHEALTHY}[\w ]* \[injected\]"
 MARKS = {
     "missing devices": "15 .missing|device 15 is missing",
     "unhealthy devices": UNHEALTHY,
@@ -176,9 +178,13 @@ MARKS = {
     "unknown values": r"\bnull\b|(?<= )-(?= )",
     "units": "bytes|MiB|GB",
     "what can't be read": UNREAD,
+    "marks of injected findings": r"\[injected\]|injected\W{1,4}[tT]rue",
 }
 """The facts, each with a pattern that an output without it does not have."""
-_TOP = ("ND15✗missing", UNHEALTHY, HOST, "synthetic-1", "4242", BUSY, "ND15✗missing", r"17\.3 / 32 GB", UNREAD)
+_TOP = (
+    *("ND15✗missing", UNHEALTHY, HOST, "synthetic-1", "4242", BUSY),
+    *("ND15✗missing", r"17\.3 / 32 GB", UNREAD, INJECTED),
+)
 _TOP_JSON = (
     r'"neuron_device": 15, "is_present": false, "utilization_ratio": null',
     UNHEALTHY,
@@ -189,15 +195,17 @@ _TOP_JSON = (
     '"sram_ecc_uncorrected_total": null',
     '"memory_total_bytes": 34359738368',
     UNREAD,
+    '"is_injected": true',
 )
 _LS = (
     r"15 \(missing\) \| - ",
-    *(Not("see neuron-ls --health"),) * 2,
+    *(SEE_HEALTH,) * 2,
     OWNER,
     *(ORIGINAL,) * 2,
     r"15 \(missing\) \| -",
     "32 GB",
     Not("standard error has it, on a terminal without a daemon"),
+    SEE_HEALTH,
 )
 _J = (
     ORIGINAL,
@@ -208,6 +216,7 @@ _J = (
     ORIGINAL,
     Not("an unknown text is empty"),
     Not("the original names bytes memory_size"),
+    ORIGINAL,
     ORIGINAL,
 )
 TABLE: dict[str, tuple[str, ...]] = {
@@ -224,6 +233,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         '"ecc_sram_uncorrected_total": null, "health": "warning"',
         '"memory_total_bytes": 34359738368',
         DEVICE,
+        INJECTED,
     ),
     "neuron-ls --loop": (
         " 15 - - - - - - -/- critical -",
@@ -235,6 +245,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         " 15 - - - - - - -/-",
         "TFLOPS GB % %",
         DEVICE,
+        SEE_HEALTH,
     ),
     "neuron-ls --health": (
         MISSING,
@@ -246,6 +257,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         '"pid": null',
         "seconds",
         HEALTH,
+        f'{INJECTED}.*"injected": true',
     ),
     "neuron-ls --ended": (
         *(ENDED,) * 4,
@@ -253,6 +265,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         ENDED,
         '"flop_total": null',
         "CORE HOURS|CORE | HOURS",
+        ENDED,
         ENDED,
     ),
     "neuron-ls --hosts": (
@@ -265,6 +278,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         r"critical . - .",
         Not("all are counts"),
         SUMMARY,
+        INJECTED,
     ),
     "neuron-ls --hosts -j": (
         r'"neuron_device": 15, "is_present": false, "health": "critical"',
@@ -276,6 +290,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         '"driver_version": null',
         "_bytes",
         Not("problem_count counts them"),
+        '"is_injected": true',
     ),
     "neuron-top --once": _TOP,
     "neuron-top --json": _TOP_JSON,
@@ -290,17 +305,19 @@ TABLE: dict[str, tuple[str, ...]] = {
         Not("an unknown cell is empty"),
         "_bytes",
         PROCESS,
+        PROCESS,
     ),
     "neuron-top --replay": _TOP_JSON,
     "neuron-monitor": (
         ORIGINAL,
-        r'"neuron_device_index":4,"mem_ecc_corrected":0,"mem_ecc_uncorrected":',
+        r'"neuron_device_index":4,"mem_ecc_corrected":0,"mem_ecc_uncorrected":7,',
         ORIGINAL,
         OWNER,
         ORIGINAL,
         f'"mem_ecc_corrected":{HUGE}',
         Not("the original counts in integers, so an unknown count is 0"),
         "_bytes",
+        ORIGINAL,
         ORIGINAL,
     ),
     "/metrics": (
@@ -313,6 +330,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         Not("an unknown value has no sample"),
         "_bytes",
         UNREAD,
+        f'injected="true".*{UNHEALTHY}',
     ),
     "OTLP": (
         r"hw.status 1 1 \{'hw.id': 'neuron15', 'hw.type': 'gpu', 'hw.state': 'failed'\}",
@@ -324,8 +342,9 @@ TABLE: dict[str, tuple[str, ...]] = {
         Not("an unknown value has no point"),
         "hw.gpu.memory.limit By ",
         Not("see /metrics"),
+        f"{UNHEALTHY}.*'neuron.finding.injected': True",
     ),
-    "neuron-healthcheck": (MISSING, UNHEALTHY, HOST, *(HEALTH,) * 3, "null", "seconds", HEALTH),
+    "neuron-healthcheck": (MISSING, UNHEALTHY, HOST, *(HEALTH,) * 3, "null", "seconds", HEALTH, '"injected":true'),
     "web page": _TOP,
 }
 

@@ -239,6 +239,9 @@ def _findings(snapshot: Snapshot) -> Iterator[Reading]:
             "neuron.finding.reason": finding.reason,
             "neuron.finding.action": finding.action,
         }
+        for mark in ("synthetic", "injected"):
+            if getattr(finding, mark):
+                attributes[f"neuron.finding.{mark}"] = True
         if finding.device_indices:
             attributes["neuron.devices"] = ranges_text(finding.device_indices)
         yield age_seconds(finding, snapshot), attributes

@@ -10,6 +10,7 @@ from neurontools.cli.line import HOST_OPTION_NAMES, exclude_each_other
 from neurontools.fleet.document import document, document_json
 from neurontools.fleet.states import HostLink, HostState, by_name, worst_first
 from neurontools.model import Severity
+from neurontools.model.health import marked_reason
 from neurontools.util.command_lifecycle import write_stderr, write_text
 from neurontools.util.errors import EXIT_HEALTH_UNKNOWN, EXIT_NO_DAEMON, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.util.formats import Column, ascii_table
@@ -100,8 +101,7 @@ def fleet_health_text(states: Sequence[HostState]) -> str:
         for finding in found.findings:
             indices = finding.device_indices
             where = f" device{'s' if len(indices) > 1 else ''} {ranges_text(indices)}:" if indices else ""
-            marked = " [synthetic]" if finding.synthetic else ""
-            lines.append(f"{name}:{where} {finding.severity.name.lower()}: {finding.reason}{marked}")
+            lines.append(f"{name}:{where} {finding.severity.name.lower()}: {marked_reason(finding)}")
         more = found.critical_count + found.warning_count + found.notice_count - len(found.findings)
         if more > 0:
             lines.append(f"{name}: and {more} more findings, which neuron-ls --health tells there")

@@ -192,6 +192,7 @@ def _findings(samples: list[PrometheusSample], taken_at: float) -> tuple[Summary
                 device_indices=_indices(labels.get("neuron_devices", "")),
                 job=shown_label(labels.get("job_name", "")) or None,
                 synthetic=labels.get("synthetic") == "true",
+                injected=labels.get("injected") == "true",
             )
         )
     return tuple(found)

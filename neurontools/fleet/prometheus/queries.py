@@ -404,7 +404,7 @@ _IDENTITY = (
     f"{_AGE} * on (instance) group_left (node, instance_type, instance_id, ultraserver_id)"
     f" topk by (instance) (1, group by ({_WHO}) (instance_info)) or on (instance) {_AGE}"
 )
-_FINDING = "instance, finding, severity, neuron_devices, job_name, synthetic, reason"
+_FINDING = "instance, finding, severity, neuron_devices, job_name, synthetic, injected, reason"
 _FINDINGS = " or ".join(
     f'topk({MOST_FINDINGS}, max by ({_FINDING}) (neurontools_finding_seconds{{severity="{severity}"}}))'
     for severity in _SEVERITIES[:2]
