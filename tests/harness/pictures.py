@@ -29,7 +29,10 @@ _README_CORES = 20
 
 
 async def screens(app: NeuronTop, keys: tuple[str, ...], sizes: tuple[Size, ...]) -> str:
-    """Returns what the application shows after these keys: its text at these sizes, at the middle one with styles."""
+    """Returns what the application shows after these keys: its text at these sizes, at the middle one with styles.
+
+    Rows that are the same as the row before are only counted.
+    """
     async with app.run_test(size=MIDDLE) as pilot:
         await type_keys(pilot, *keys)
         await pilot.pause()
@@ -45,9 +48,9 @@ async def screens(app: NeuronTop, keys: tuple[str, ...], sizes: tuple[Size, ...]
     for size in sizes:
         rows = styled if size == MIDDLE else [plain_text(line) for line in draw(app.dashboard, *size).lines]
         parts.append("{}x{}".format(*size))
-        for is_empty, same in groupby((row.rstrip() for row in rows), key=lambda row: not row):
-            together = list(same)
-            parts += [f"({len(together)} empty rows)"] if is_empty else together
+        for row, same in groupby(row.rstrip() for row in rows):
+            more = len(list(same)) - 1
+            parts += [row, f"({more} more)"] if more else [row]
     return "\n".join(parts) + "\n"
 
 
