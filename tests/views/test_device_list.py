@@ -41,8 +41,6 @@ CASES: dict[str, tuple[Snapshot, dict[str, Any]]] = {
     "inferred_and_unknown.txt": (snapshot_of("inf1.24xlarge"), {"device_indices": [0, 15]}),
     "nasty_command.txt": (NASTY_HOST, {"wide": True}),
     "topology_torus.txt": (snapshot_of("trn1.32xlarge"), {"topology": True}),
-    "shared_devices.json": (snapshot_of("inf2.24xlarge", SHARED), {"device_indices": [1, 2]}),
-    "trn2.3xlarge_lnc1.json": (snapshot_of("trn2.3xlarge"), {"logical_neuroncore_config": 1}),
     "trn2.48xlarge_lnc2.json": (snapshot_of("trn2.48xlarge"), {"device_indices": [15]}),
     "inferred_and_unknown.json": (snapshot_of("inf1.24xlarge"), {"device_indices": [0]}),
     "nasty_command.json": (NASTY_HOST, {}),

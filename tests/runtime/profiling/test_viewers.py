@@ -6,41 +6,16 @@ import gzip
 import json
 import pickle
 import shutil
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from neurontools.profile import Engine, Profile, SpanKind, read_directory
-from neurontools.profile.definitions import CATEGORIES, ENGINE_NAMES
-from tests.harness.chromium import PROGRAM
-from tests.harness.perfetto_ui import FOLDERS, perfetto_ui
 from tests.harness.profiled_scripts import TWELVE_STEPS, output_of
 from tests.harness.viewers import has_xprof, holistic_trace_analysis, rows, xprof
 
 needs_viewers = pytest.mark.skipif(not has_xprof(), reason="make viewers installs xprof and HolisticTraceAnalysis")
-
-
-SLICES = """
-select process.pid, thread.name, count(*) from slice join thread_track on slice.track_id = thread_track.id
-join thread using (utid) join process using (upid) group by 1, 2
-"""
-ARROWS = """
-select launch.name, host.pid, operator.name, device.pid, count(*) from flow
-join slice launch on flow.slice_out = launch.id join thread_track host_track on launch.track_id = host_track.id
-join thread host_thread on host_track.utid = host_thread.utid join process host on host_thread.upid = host.upid
-join slice operator on flow.slice_in = operator.id
-join thread_track device_track on operator.track_id = device_track.id
-join thread device_thread on device_track.utid = device_thread.utid
-join process device on device_thread.upid = device.upid
-where launch.category = 'cuda_runtime' and operator.category = 'kernel' group by 1, 2, 3, 4
-"""
-LEVELS = """
-select process.pid, track.name, count(*), max(value) from counter
-join process_counter_track track on counter.track_id = track.id join process using (upid)
-group by 1, 2 having max(value) > 0
-"""
 
 
 @dataclass(frozen=True)
@@ -111,54 +86,6 @@ def test_holistic_trace_analysis_splits_it_into_compute_communication_and_idle(r
         assert split["compute_time(us)"] == pytest.approx(sum(computed), rel=0.01, abs=len(computed))
     kinds = {row["kernel_type"] for row in answers["kernels"]}
     assert {"COMPUTATION", "COMMUNICATION", "MEMORY"} <= kinds
-
-
-def tracks(profile: Profile) -> Counter[tuple[int, str]]:
-    """How many slices a trace is to have of a profile, by process and thread."""
-    counts: Counter[tuple[int, str]] = Counter()
-    of_cores = {
-        SpanKind.EXECUTION: "graphs",
-        SpanKind.TO_DEVICE: "transfers",
-        SpanKind.FROM_DEVICE: "transfers",
-        SpanKind.COLLECTIVE: ENGINE_NAMES[Engine.COLLECTIVES],
-    }
-    for event in profile.events():
-        name = of_cores.get(event.kind)
-        if event.operator is not None and event.engine is not None:
-            name = ENGINE_NAMES[event.engine]
-        if event.core is None or name is None:
-            counts[profile.metadata.pid, "main thread"] += 1
-        else:
-            counts[event.core, name] += 1
-    return counts
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not FOLDERS or PROGRAM is None, reason="make viewers and chromium show Perfetto's user interface")
-def test_perfetto_counts_the_slices_arrows_and_levels_that_we_counted(run: Run) -> None:
-    (together,) = run.directory.glob("ranks.*.trace.json.gz")
-    alone, _ = run.files("*.pt.trace.json.gz")
-    for path, profiles in ((alone, run.profiles[:1]), (together, run.profiles)):
-        with perfetto_ui(path) as ui:
-            assert ui.rows("select name from stats where value > 0 and severity in ('error', 'data_loss')") == []
-            found = {(pid, name): count for pid, name, count in ui.rows(SLICES)}
-            assert found == dict(sum(map(tracks, profiles), Counter()))
-            executions = sum(len(profile.executions) for profile in profiles)
-            for launch, pid, operator, device_pid, count in ui.rows(ARROWS):
-                profile = next(each for each in profiles if each.metadata.pid == pid)
-                assert launch.startswith("nrt_execute (")
-                assert device_pid in profile.metadata.cores
-                assert operator in {each.name for each in profile.operators}
-                executions -= count
-            assert executions == 0
-            levels = {(pid, name): (count, most) for pid, name, count, most in ui.rows(LEVELS)}
-            assert levels == {
-                (core, f"HBM (bytes) {category}"): (len(profile.memory_levels), max(column))
-                for profile in profiles
-                for core in profile.metadata.cores
-                for category, column in zip(CATEGORIES, profile.memory_levels.columns[2:], strict=True)
-                if max(column)
-            }
 
 
 def test_a_trace_is_right_for_torch_and_has_a_track_a_core_and_arrows_from_each_launch(run: Run) -> None:
