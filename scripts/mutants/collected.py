@@ -78,27 +78,19 @@ class _TrialServer:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Serves until the socket is closed."""
+        from tests.harness.loaded_interpreter import fork_orphan  # of the tree whose tests were collected
+
         items = {item.nodeid: item for item in session.items}
         functions = live_functions()
         self._socket.send(b"x")
         while self._socket.recv(1):
-            ours, theirs = socket.socketpair()
-            middle = os.fork()
-            if middle == 0:
-                if os.fork():
-                    os._exit(0)
-                theirs.send(str(os.getpid()).encode())
-                theirs.recv(1)  # until the subreaper is our parent
-                self._run(session, items, functions)
-            os.waitpid(middle, 0)
-            with ours, theirs:
-                pid = ours.recv(20)
-                ours.send(b"x")
+            pid = fork_orphan(lambda ready: self._run(ready, session, items, functions))
             self._socket.send(pid)
         os._exit(0)
 
     def _run(
         self,
+        ready: socket.socket,
         session: pytest.Session,
         items: Mapping[str, pytest.Item],
         functions: Mapping[str, list[FunctionType]],
@@ -106,6 +98,7 @@ class _TrialServer:
         code = 70
         try:
             os.setpgid(0, 0)
+            ready.close()
             self._socket.close()
             request = marshal.loads(self._request_file.read_bytes())
             change_code(functions.get(request["path"], ()), request["changed"])

@@ -38,7 +38,7 @@ import threading
 import traceback
 import types
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 MESSAGE_BYTES = 1 << 20
@@ -308,23 +308,35 @@ def _serve(server: socket.socket) -> None:
         if not message:
             return
         process = json.loads(message)
-        ours, theirs = socket.socketpair()
-        middle = os.fork()
-        if middle == 0:
-            if os.fork():
-                os._exit(0)
-            theirs.send(str(os.getpid()).encode())
-            theirs.recv(1)  # until our parent is who asked
-            become(process, dict(zip(process["files"], received, strict=True)))
-        os.waitpid(middle, 0)
-        theirs.close()
+        files = dict(zip(process["files"], received, strict=True))
+        # It closes its end when it is what was asked for, and takes signals as that.
+        pid = fork_orphan(lambda _: become(process, files))  # noqa: B023  (called at once)
         for descriptor in received:
             os.close(descriptor)
-        with ours:
-            pid = ours.recv(20)
-            ours.send(b"x")
-            ours.recv(1)  # until it is what was asked for, and takes signals as that
         server.send(pid)
+
+
+def fork_orphan(run: Callable[[socket.socket], NoReturn]) -> bytes:
+    """Forks a process that the reaper of orphans adopts, and that runs this; its PID, once it has closed the socket.
+
+    `run` closes it when the process is ready, and never returns.
+    """
+    ours, theirs = socket.socketpair()
+    middle = os.fork()
+    if middle == 0:
+        if os.fork():
+            os._exit(0)
+        theirs.send(str(os.getpid()).encode())
+        theirs.recv(1)  # until the reaper is our parent
+        ours.close()
+        run(theirs)
+    os.waitpid(middle, 0)
+    theirs.close()
+    with ours:
+        pid = ours.recv(20)
+        ours.send(b"x")
+        ours.recv(1)
+    return pid
 
 
 def _register_and_keep(function: Any, *given: Any, **named: Any) -> Any:

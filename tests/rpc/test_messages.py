@@ -88,7 +88,7 @@ class HbmStack:
 
 def test_a_model_and_a_message_that_differ_and_numbers_that_do_not_fit_are_errors() -> None:
     with pytest.raises(TypeError, match=r"HbmStack and its message differ in \['spare_bytes', 'used_bytes'\]"):
-        _Plan(HbmStack)
+        to_message(HbmStack(0, 0, 0))
     for part in (model.HbmStack(2**32, 0, 0), model.HbmStack(0, -1, 0), model.HbmStack(0, 0, 2**64)):
         with pytest.raises(ValueError):
             to_message(part)
