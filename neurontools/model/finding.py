@@ -66,7 +66,9 @@ class Finding:
     pid: int | None = None  # the process that the user should examine
     pids: tuple[int, ...] = ()  # all processes that the finding concerns, including `pid`
     neuroncore_index: int | None = None  # index of the affected logical core, under the LNC of the process
-    part: str | None = None  # affected part: of the device (driver's name: hbm, link_efa) or of step time (STEP_PARTS)
+    part: str | None = (
+        None  # affected part: of the device (driver's name: hbm) or of step time (STEP_PARTS); `requests`
+    )
     job: str | None = (
         None  # the job that the finding concerns: "Slurm job 17", "pod default/train-0", "train.py (4711)"
     )

@@ -9,8 +9,16 @@ from neurond.snapshots.rates import served_rates
 from neurond.verdicts.evidence import HealthThresholds
 from neurond.verdicts.rule_evaluator import RuleEvaluator
 
-from neurontools.model import CoreWork, Finding, ModelPlacement, ServedModel, Snapshot, TrainingCounters
+from neurontools.model import (
+    CoreWork,
+    Finding,
+    ModelPlacement,
+    ServedModel,
+    Snapshot,
+    TrainingCounters,
+)
 from neurontools.model.execution import LatencyCounts
+from neurontools.model.health import finding_name
 from tests.harness.scenario_host import ScenarioHost
 
 HOST = ScenarioHost("trn1.2xlarge", "steady").at(400.0)
@@ -57,6 +65,65 @@ def findings(snapshot: Snapshot, limits: HealthThresholds | None = None) -> dict
     assert health is not None
     wanted = "cores_without_model", "duplicated_weights"
     return {str(finding.kind): finding for finding in health.findings if finding.kind in wanted}
+
+
+class Served:
+    """A process that is judged once a second, with requests of one latency at one rate for some time each."""
+
+    def __init__(self) -> None:
+        self._judge = RuleEvaluator()
+        self._seconds = self._requests = 0
+        self._latencies = LatencyCounts()
+
+    def run(self, seconds: int, latency_seconds: float, per_second: int = 20) -> list[Finding]:
+        """Returns the findings about request latency, of all these seconds."""
+        found = []
+        for _ in range(seconds):
+            self._seconds += 1
+            self._requests += per_second
+            for _ in range(per_second):
+                self._latencies.add(latency_seconds)
+            model = ServedModel("bert", (placed(0), placed(1)), self._requests)
+            model = replace(model, total_latency_histogram=self._latencies.histogram())
+            still = host(model, since=0.0)
+            process = replace(still.processes[0], measured_at_seconds=NOW + self._seconds)
+            snapshot = replace(
+                still,
+                sequence=self._seconds,
+                taken_at_seconds=still.taken_at_seconds + self._seconds,
+                taken_at_unix_seconds=still.taken_at_unix_seconds + self._seconds,
+                processes=(process,),
+            )
+            health = self._judge.evaluate(snapshot).health
+            assert health is not None
+            found += [each for each in health.findings if each.kind == "latency_risen"]
+            self.findings = health.findings
+        return found
+
+
+def test_slower_requests_are_a_finding_unless_there_are_more_of_them() -> None:
+    server = Served()
+    assert not server.run(600, 0.010)
+    found = server.run(200, 0.030)
+    assert {(each.reason.partition(": ")[2], each.part, each.pid) for each in found} == {
+        (
+            "median latency of requests for bert rose from 10.0 ms to 30.0 ms, with no more requests than before",
+            "requests",
+            HOST.processes[0].pid,
+        )
+    }
+    assert finding_name(found[0]) == "LATENCY_RISEN"
+    assert not Served().run(30, 0.010), "too short to compare"
+    busier = Served()
+    busier.run(600, 0.010)
+    assert not busier.run(200, 0.030, per_second=60), "more requests wait longer"
+
+
+def test_the_finding_about_idle_cores_names_the_model_that_is_loaded_on_them() -> None:
+    server = Served()
+    server.run(400, 0.010)
+    (idle,) = [each for each in server.findings if each.kind == "idle"]
+    assert idle.reason.endswith("and idle, with bert loaded")
 
 
 def placed(core: int, weights: str | None = "w") -> ModelPlacement:

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
-from neurontools.model import Device, ErrorCounters, ExecutionCounters, LatencyHistogram, NeuronCore, Process, Snapshot
+from neurontools.model import (
+    Device,
+    ErrorCounters,
+    ExecutionCounters,
+    LatencyHistogram,
+    NeuronCore,
+    Process,
+    ServedModel,
+    Snapshot,
+)
 from neurontools.model.execution import subtract_histograms
 from neurontools.model.snapshot import counted_since_unix_seconds, counters_continue
 
@@ -56,6 +65,14 @@ class RuleContext:
         if is_younger:
             return NO_ERRORS, NO_EXECUTIONS
         return (None, None) if before is None else (before.errors, before.executions)
+
+    def earlier(self, process: Process) -> tuple[Process, ...]:
+        """Returns the process as it was in `recent` and at the beginning of the window, as far as it is known.
+
+        The shorter period notices a change earlier. The longer one serves processes with few executions.
+        """
+        found = (self.recent.get(process.pid), self.processes.get(process.pid))
+        return tuple(each for each in found if each is not None)
 
 
 def build_rule_context(
@@ -130,8 +147,10 @@ class HealedProcesses:
             start = self._baselines[identity] = process
         try:
             latencies = LatencyHistogram()
+            served_models: tuple[ServedModel, ...] = ()
             if start is not None:
                 latencies = subtract_histograms(process.device_latency_histogram, start.device_latency_histogram)
+                served_models = _served_since(start, process)
         except ValueError:  # the process restarted its counters
             return process
         return replace(
@@ -140,7 +159,22 @@ class HealedProcesses:
             errors=_grown(None if start is None else start.errors, process.errors),
             executions=_grown(None if start is None else start.executions, process.executions),
             device_latency_histogram=latencies,
+            served_models=served_models,
         )
+
+
+def _served_since(start: Process, process: Process) -> tuple[ServedModel, ...]:
+    """Returns the served models of a process with the request latencies since `start`."""
+    before = {served.name: served.total_latency_histogram for served in start.served_models}
+    return tuple(
+        replace(
+            served,
+            total_latency_histogram=subtract_histograms(
+                served.total_latency_histogram, before.get(served.name, LatencyHistogram())
+            ),
+        )
+        for served in process.served_models
+    )
 
 
 def _grown(before: Counters | None, now: Counters | None) -> Counters | None:

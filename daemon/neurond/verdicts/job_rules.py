@@ -312,6 +312,15 @@ def _stuck_finding(group: _Group, cause: list[_Core], stuck: list[_Core], reason
     )
 
 
+def _loaded_text(idle: Sequence[_Core]) -> str:
+    """Names the served models that are loaded on idle cores, at most `_MOST_NAMED`; "" without any."""
+    cores = {core.neuroncore_index for core in idle}
+    models = (served for process in _processes(idle) for served in process.served_models)
+    names = sorted({served.name for served in models if not cores.isdisjoint(served.neuroncore_indices)})
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f", with {', '.join(names[:_MOST_NAMED])}{more} loaded" if names else ""
+
+
 def _idle(group: _Group, idle: list[_Core]) -> Finding:
     holders = _processes(idle)
     pid = holders[0].pid
@@ -321,7 +330,7 @@ def _idle(group: _Group, idle: list[_Core]) -> Finding:
     return Finding(
         FindingKind.IDLE,
         Severity.NOTICE,
-        f"{_cores(idle)} {verb} held by {holder_text} and idle",
+        f"{_cores(idle)} {verb} held by {holder_text} and idle{_loaded_text(idle)}",
         f"end {f'PID {pid}' if is_alone else group.job} if its work is done, so that others can use the {what}",
         min(core.since_unix_seconds for core in idle),
         _devices(idle),

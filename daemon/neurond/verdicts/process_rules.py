@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Generic
 
 from neurond.verdicts.evidence import (
     FAILURE_ACTION,
@@ -11,6 +12,7 @@ from neurond.verdicts.evidence import (
     TIMEOUT_ACTION,
     Hysteresis,
     HysteresisLevel,
+    Key,
     ProcessIdentity,
     RuleContext,
     at_least_text,
@@ -20,6 +22,7 @@ from neurond.verdicts.evidence import (
 from neurontools.model import (
     ExecutionCounters,
     Finding,
+    LatencyHistogram,
     NeuronCore,
     PodAllocation,
     Process,
@@ -226,6 +229,71 @@ _BETTER_RATIO = 0.5  # a latency is clearly better if it grew by less than this 
 _Medians = tuple[float, float]  # median latency before the window and in it, in seconds
 
 
+class RisenMedians(Generic[Key]):
+    """Finds histograms of latencies whose median rose. Call `update` for each key at every tick, in order."""
+
+    def __init__(self) -> None:
+        self._rises: Hysteresis[Key] = Hysteresis()
+        self._shown: dict[Key, _Medians] = {}
+
+    def update(
+        self,
+        key: Key,
+        now: LatencyHistogram,
+        before: Iterable[LatencyHistogram],
+        context: RuleContext,
+    ) -> RisenMedian | None:
+        """Returns the rise of the median latency of a key; None if it has not risen for long enough.
+
+        `before` are earlier histograms of the same counters. The first one with enough latencies since is compared.
+        The rise ends if none is left.
+        """
+        limits = context.limits
+        limit = limits.latency_growth_ratio
+        if limit is None:
+            return None
+        least = 0.0 if self._rises.is_known(key) else limit
+        found = (_medians(past, now, least, limits.latency_executions) for past in before)
+        medians = next((each for each in found if each is not None), None)
+        since = self._rises.holds_since(
+            key,
+            _level(medians, limit),
+            context.snapshot.taken_at_unix_seconds,
+            begins_after_seconds=_BEGINS_AFTER_WINDOWS * limits.window_seconds,
+            ends_after_seconds=_ENDS_AFTER_WINDOWS * limits.window_seconds,
+        )
+        if since is None:
+            self._shown.pop(key, None)
+            return None
+        return RisenMedian(since, *self._stable_medians(key, medians, limit))
+
+    def forget_others(self, keys: Collection[Key]) -> None:
+        self._rises.forget_others(keys)
+        self._shown = {key: shown for key, shown in self._shown.items() if key in keys}
+
+    def _stable_medians(self, key: Key, medians: _Medians | None, limit: float) -> _Medians:
+        """Returns the shown latencies unless they changed much: the text is a metric label and should change seldom."""
+        shown = self._shown.get(key)
+        if medians is not None and (shown is None or not shown[1] / limit < medians[1] < shown[1] * limit):
+            shown = self._shown[key] = medians
+        assert shown is not None  # noqa: S101  a rise begins with a measurement
+        return shown
+
+
+@dataclass(frozen=True, slots=True)
+class RisenMedian:
+    """A median latency that rose, and since when."""
+
+    began_at_unix_seconds: float
+    was_seconds: float
+    is_seconds: float
+
+    @property
+    def text(self) -> str:
+        was, now = (duration_text(float(f"{seconds:.1e}")) for seconds in (self.was_seconds, self.is_seconds))
+        return f"rose from {was} to {now}"
+
+
 class LatencyRule:
     """Reports processes whose median latency rose. Call it with every tick's snapshot, in order.
 
@@ -234,37 +302,29 @@ class LatencyRule:
     """
 
     def __init__(self) -> None:
-        self._rises: Hysteresis[ProcessIdentity] = Hysteresis()
-        self._shown: dict[ProcessIdentity, _Medians] = {}
+        self._medians: RisenMedians[ProcessIdentity] = RisenMedians()
 
     def __call__(self, context: RuleContext) -> Iterator[Finding]:
-        limits, snapshot = context.limits, context.snapshot
-        limit = limits.latency_growth_ratio
-        last = {}
+        snapshot = context.snapshot
+        known = set()
         slower: dict[int, dict[str | int, float]] = {}  # when the latencies of each job rose, by device
-        for process in snapshot.processes if limit is not None else ():
-            # The shorter period notices a rise earlier. The longer one serves processes with few executions.
-            periods = [each for by_pid in (context.recent, context.processes) if (each := by_pid.get(process.pid))]
-            key = process_identity(process)
-            if limit is None or not periods or not process.core_indices:
+        for process in snapshot.processes:
+            periods = [each.device_latency_histogram for each in context.earlier(process)]
+            if not periods or not process.core_indices:
                 continue
-            last[key] = process
-            least = 0.0 if self._rises.is_known(key) else limit
-            found = (_medians(before, process, least, limits.latency_executions) for before in periods)
-            medians = next((each for each in found if each is not None), None)
-            since = self._rises.holds_since(
-                key,
-                _level(medians, limit),
-                snapshot.taken_at_unix_seconds,
-                begins_after_seconds=_BEGINS_AFTER_WINDOWS * limits.window_seconds,
-                ends_after_seconds=_ENDS_AFTER_WINDOWS * limits.window_seconds,
+            key = process_identity(process)
+            known.add(key)
+            risen = self._medians.update(key, process.device_latency_histogram, periods, context)
+            if risen is None:
+                continue
+            yield latency_finding(
+                process,
+                f"PID {process.pid}: median latency {risen.text}",
+                "its vCPU may be busy, its input slow or its device throttled: compare vCPU use, batch size and power",
+                risen.began_at_unix_seconds,
             )
-            if since is not None:
-                yield _latency_finding(process, self._stable_medians(key, medians, limit), since)
-                for index in process.device_indices if snapshot.source is not SourceKind.SIMULATED else ():
-                    slower.setdefault(index, {}).setdefault(job_key(process), since)
-            else:
-                self._shown.pop(key, None)
+            for index in process.device_indices if snapshot.source is not SourceKind.SIMULATED else ():
+                slower.setdefault(index, {}).setdefault(job_key(process), risen.began_at_unix_seconds)
         for index, jobs in slower.items():
             if len(jobs) > 1:
                 yield Finding(
@@ -275,16 +335,7 @@ class LatencyRule:
                     max(jobs.values()),
                     (index,),
                 )
-        self._rises.forget_others(last)
-        self._shown = {key: shown for key, shown in self._shown.items() if key in last}
-
-    def _stable_medians(self, key: ProcessIdentity, medians: _Medians | None, limit: float) -> _Medians:
-        """Returns the shown latencies unless they changed much: the text is a metric label and should change seldom."""
-        shown = self._shown.get(key)
-        if medians is not None and (shown is None or not shown[1] / limit < medians[1] < shown[1] * limit):
-            shown = self._shown[key] = medians
-        assert shown is not None  # noqa: S101  a rise begins with a measurement
-        return shown
+        self._medians.forget_others(known)
 
 
 def _level(medians: _Medians | None, limit: float) -> HysteresisLevel:
@@ -297,12 +348,11 @@ def _level(medians: _Medians | None, limit: float) -> HysteresisLevel:
     return HysteresisLevel.BETTER if now < (1.0 + _BETTER_RATIO * (limit - 1.0)) * was else HysteresisLevel.BETWEEN
 
 
-def _medians(before: Process, process: Process, least_growth: float, most_few: int) -> _Medians | None:
+def _medians(past: LatencyHistogram, whole: LatencyHistogram, least_growth: float, most_few: int) -> _Medians | None:
     """Returns the median latencies before and in the window.
 
     Returns None if either is unknown, or if the latency can't have grown by `least_growth`.
     """
-    past, whole = before.device_latency_histogram, process.device_latency_histogram
     if past is whole or not whole.bucket_indices or not past.bucket_indices:
         return None
     fastest, slowest = (execution.bucket_seconds(index) for index in (past.bucket_indices[0], whole.bucket_indices[-1]))
@@ -319,11 +369,12 @@ def _medians(before: Process, process: Process, least_growth: float, most_few: i
     return None if was is None or now is None else (was, now)
 
 
-def _latency_finding(process: Process, medians: _Medians, began_at_unix_seconds: float) -> Finding:
-    was, now = (duration_text(float(f"{seconds:.1e}")) for seconds in medians)
-    reason = f"PID {process.pid}: median latency rose from {was} to {now}"
-    action = "its vCPU may be busy, its input slow or its device throttled: compare vCPU use, batch size and power"
-    found = process_finding(process, FindingKind.LATENCY_RISEN, Severity.NOTICE, reason, action, began_at_unix_seconds)
+def latency_finding(
+    process: Process, reason: str, action: str, began_at_unix_seconds: float, part: str | None = None
+) -> Finding:
+    """Builds a notice about the latencies of a process. It names no device, because a busy vCPU may be the cause."""
+    kind = FindingKind.LATENCY_RISEN
+    found = process_finding(process, kind, Severity.NOTICE, reason, action, began_at_unix_seconds, part)
     return replace(found, device_indices=(), neuroncore_index=None)
 
 

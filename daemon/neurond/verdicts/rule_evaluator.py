@@ -28,7 +28,7 @@ from neurond.verdicts.evidence import (
 )
 from neurond.verdicts.job_rules import activity_findings, stragglers
 from neurond.verdicts.process_rules import ERROR_KINDS, FailingCoreRule, LatencyRule, OrphanedPodRule
-from neurond.verdicts.serving_rules import cores_without_model, duplicated_weights
+from neurond.verdicts.serving_rules import RequestLatencyRule, cores_without_model, duplicated_weights
 from neurontools.driver.kernel_log import KernelRecord
 from neurontools.faults.kinds import KINDS
 from neurontools.model import FaultState, Finding, Health, Process, Severity, Snapshot
@@ -65,7 +65,7 @@ class RuleEvaluator:
     def __init__(self, limits: HealthThresholds | None = None) -> None:
         self.limits = limits or HealthThresholds()
         self._anchors: deque[Snapshot] = deque(maxlen=_ANCHORS)
-        self._rules: tuple[_Rule, ...] = (*_RULES, EccRule(), MemoryRule(), LatencyRule())
+        self._rules: tuple[_Rule, ...] = (*_RULES, EccRule(), MemoryRule(), LatencyRule(), RequestLatencyRule())
         self._failing_cores = FailingCoreRule()
         self._orphans = OrphanedPodRule()
         self._kernel_errors = KernelErrorRule()
