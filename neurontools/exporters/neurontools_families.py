@@ -24,6 +24,7 @@ from neurontools.model.health import age_seconds, verdicts
 from neurontools.model.jobs import job_activity, running_jobs
 from neurontools.model.process import STEP_PARTS, WAIT_PART
 from neurontools.model.process import age_seconds as seconds_since
+from neurontools.model.serving import requests_total
 from neurontools.util.terminal import truncate
 from neurontools.util.units import ranges_text, strip_durations
 
@@ -146,6 +147,10 @@ _TRAINING = _define(
     ("compiling_seconds", MetricKind.GAUGE, "Time that the process has been waiting for a compilation, else 0"),
     ("seconds_since_last_step", MetricKind.GAUGE, "Time since the process ended its latest step"),
 )
+_SERVING = _define(
+    "process_",
+    ("requests", MetricKind.COUNTER, "Requests for inference that ended, without the calls inside the application's"),
+)
 _SERVED_COUNTERS = _define(
     "served_model_",
     ("requests", MetricKind.COUNTER, "Requests for the model that ended, including failed ones"),
@@ -181,6 +186,8 @@ _JOBS = _define(
     ),
     ("_seconds_since_last_step", MetricKind.GAUGE, "Time since all ranks on this host had ended a step"),
     ("_steps_per_second", MetricKind.GAUGE, "Training steps a second of the slowest rank on this host"),
+    ("_requests_per_second", MetricKind.GAUGE, "Requests a second of the job's processes on this host"),
+    ("_request_p99_seconds", MetricKind.GAUGE, "99th percentile of the latest request latency, of the slowest process"),
     ("_step_seconds", MetricKind.GAUGE, "Duration of the latest steps of the median rank on this host"),
     ("_mfu_ratio", MetricKind.GAUGE, "FLOPS of the job's cores on this host relative to their bf16 peak"),
     (
@@ -448,7 +455,10 @@ def _training_families(holders: list[Process], now_seconds: float, label: LabelT
 
 def _serving_families(holders: list[Process], now_seconds: float, label: LabelTexts) -> Iterator[MetricFamily]:
     """Yields the families of served models. `now_seconds` is the CLOCK_MONOTONIC time of the snapshot."""
-    of_model = label.named("pid", "model")
+    of_process, of_model = label.named("pid"), label.named("pid", "model")
+    totals = [(process.pid, requests_total(process.served_models)) for process in holders]
+    requests: _Samples = {"requests": [(of_process(pid), total) for pid, total in totals if total is not None]}
+    yield from _families(_SERVING, requests)
     served_models = [(process.pid, served) for process in holders for served in process.served_models]
     for name, definition in _SERVED_COUNTERS.items():
         values = [(of_model(pid, served.name), getattr(served, f"{name}_total")) for pid, served in served_models]
@@ -495,6 +505,8 @@ def job_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: L
             "_neuroncores": len(job.neuroncore_indices),
             "_seconds_since_last_step": job.since_last_step_seconds(snapshot.taken_at_seconds),
             "_steps_per_second": job.steps_per_second,
+            "_requests_per_second": job.requests_per_second,
+            "_request_p99_seconds": job.request_p99_seconds,
             "_step_seconds": None if steps is None else steps.median_step_seconds,
             "_mfu_ratio": job.mfu_ratio(peak_flops_per_core),
         }

@@ -53,6 +53,8 @@ class FleetHostJob:
     world_size: int | None
     utilization_ratio: float | None
     steps_per_second: float | None
+    requests_per_second: float | None  # None if the job serves no requests
+    request_p99_seconds: float | None
     mfu_ratio: float | None
     run_id: str | None
     users: tuple[str, ...]  # users of the job, possibly not all
@@ -96,6 +98,8 @@ class FleetHost:
     flops_per_second: float | None
     mfu_ratio: float | None
     steps_per_second: float | None  # steps per second of the host's largest job that reports steps
+    requests_per_second: float | None  # of all processes; None if they serve no requests
+    request_p99_seconds: float | None  # recent request latency of the slowest process and model
     device_memory_used_bytes: int | None
     device_memory_bytes: int | None
     process_count: int | None
@@ -122,10 +126,12 @@ class FleetDocumentJob:
     rank_count: int
     world_size: int | None
     missing_ranks: tuple[MissingRank, ...]
-    state: str  # state of the job: training, starting, compiling, waiting, stuck or unknown
+    state: str  # state of the job: training, starting, compiling, waiting, stuck, serving or unknown
     state_seconds: float | None  # seconds in this state; if training or waiting, seconds since the last step
     utilization_ratio: float | None
     steps_per_second: float | None
+    requests_per_second: float | None  # None if the job serves no requests
+    request_p99_seconds: float | None
     mfu_ratio: float | None
     step_seconds: StepSeconds | None  # statistics of the latest step times, over the job's ranks
     slow_rank: SlowFleetRank | None  # the straggler
@@ -148,6 +154,8 @@ class FleetDocumentGroup:
     free_neuroncore_count: int | None
     utilization_ratio: float | None
     mfu_ratio: float | None
+    requests_per_second: float | None
+    request_p99_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)

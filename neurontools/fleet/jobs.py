@@ -9,6 +9,7 @@ from neurontools.fleet.states import HostLink, HostState
 from neurontools.fleet.summary import SummaryJob
 from neurontools.model import Severity
 from neurontools.model.jobs import JobState, find_straggler
+from neurontools.util.units import max_known, sum_known
 
 MOST_MISSING = 16
 MOST_ABSENT = 4  # limit of absent ranks listed per host
@@ -88,6 +89,8 @@ class FleetJob:
     severity: Severity | None  # highest severity of the findings on the job's processes; None if unknown
     users: tuple[str, ...] = ()  # the users that the job's hosts report
     user_count: int | None = None  # number of all users, also of those not in `users`; None if unknown
+    requests_per_second: float | None = None  # on all hosts; None if the job serves no requests
+    request_p99_seconds: float | None = None  # recent request latency of the slowest process and model
 
     @property
     def missing_rank_count(self) -> int:
@@ -163,6 +166,8 @@ def _merge(parts: Sequence[_Part], lost_parts: Sequence[_Part]) -> FleetJob:
         standstill=standstill,
         severity=max(job.severity for job in jobs),
         users=users,
+        requests_per_second=sum_known(job.requests_per_second for job in jobs),
+        request_p99_seconds=max_known(job.request_p99_seconds for job in jobs),
         user_count=jobs[0].user_count if len(jobs) == 1 else len(users) if all(map(_has_named_users, jobs)) else None,
     )
 

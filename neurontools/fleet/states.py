@@ -11,7 +11,7 @@ from string import digits
 from neurontools.fleet.hosts import HostAddress
 from neurontools.fleet.summary import HostSummary
 from neurontools.model import Severity, SourceKind
-from neurontools.util.units import sum_known
+from neurontools.util.units import max_known, sum_known
 
 
 class HostLink(StrEnum):
@@ -146,6 +146,7 @@ def combine_group(group: HostGroup) -> HostState:
         job_count=_job_count(summaries),
         **{name: sum_known(getattr(found, name) for found in summaries) for name in _COUNTS},  # type: ignore[arg-type]
         **{name: _mean(summaries, name) for name in ("utilization_ratio", "mfu_ratio")},  # type: ignore[arg-type]
+        request_p99_seconds=max_known(found.request_p99_seconds for found in summaries),
     )
     received = [state.received_at_seconds for state in live if state.received_at_seconds is not None]
     return HostState(place, HostLink.LIVE, summary=summary, received_at_seconds=min(received, default=None))
@@ -160,6 +161,7 @@ _COUNTS = (
     "busy_neuroncore_count",
     "free_neuroncore_count",
     "process_count",
+    "requests_per_second",
 )
 
 

@@ -25,7 +25,7 @@ from neurontools.model.process import STEP_PARTS
 from neurontools.model.representation import repr_of_fields
 from neurontools.model.snapshot import MOST_DEVICES
 from neurontools.rpc.convert import to_message
-from neurontools.util.units import mean_known, sum_known
+from neurontools.util.units import max_known, mean_known, sum_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,8 @@ class HostSummary:
     further_users: tuple[str, ...]  # users of jobs that `jobs` lacks, possibly not all
     user_count: int | None  # number of users of all jobs; None if unknown, or if the reader may not see users
     problem_count: int | None  # number of values that the daemon could not read
+    requests_per_second: float | None = None  # of all processes; None if they serve no requests
+    request_p99_seconds: float | None = None  # recent request latency of the slowest process and model
 
     __repr__ = repr_of_fields("host_name", "instance_type", "sequence", "critical_count", "warning_count")
 
@@ -186,6 +188,8 @@ class SummaryJob:
     standstill: JobStandstill | None = None  # the stalled collective; None unless the job is waiting or stuck in one
     users: tuple[str, ...] = ()  # owners of the job's processes, possibly not all
     user_count: int | None = None  # number of all owners; None if unknown, or if the reader may not see users
+    requests_per_second: float | None = None  # of the processes on this host; None if they serve no requests
+    request_p99_seconds: float | None = None  # recent request latency of the slowest process and model
 
     @property
     def ranks(self) -> frozenset[int] | None:
@@ -341,6 +345,8 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
         further_users=_users(further[: longest.further_users]),
         user_count=len(users) if users or not found_jobs else None,
         problem_count=len(snapshot.warnings),
+        requests_per_second=sum_known(job.requests_per_second for job in found_jobs),
+        request_p99_seconds=max_known(job.request_p99_seconds for job in found_jobs),
     )
 
 
@@ -384,6 +390,8 @@ def _job(
         standstill=_job_standstill(job, does, snapshot, longest),
         users=_users(owners[: longest.users_of_job]),
         user_count=len(owners) or None,
+        requests_per_second=job.requests_per_second,
+        request_p99_seconds=job.request_p99_seconds,
     )
 
 

@@ -13,7 +13,7 @@ from neurontools.model.process import STEP_PARTS, WAIT_PART, Process, age_second
 from neurontools.model.representation import repr_of_fields
 from neurontools.model.serving import ServedModel, request_models, request_p99_seconds, requests_per_second
 from neurontools.model.snapshot import Snapshot
-from neurontools.util.units import mean_known, sum_known
+from neurontools.util.units import max_known, mean_known, sum_known
 
 _MOST_RANKS_HERE = 1024  # limit for `ranks_here`, which a process reports; no host has more cores
 
@@ -42,6 +42,16 @@ class Rank:
         """Training steps per second; None if the process does not report them."""
         counters, rates = self.process.training, self.process.training_rates
         return rates.steps_per_second if counters is not None and counters.steps_total and rates is not None else None
+
+    @property
+    def requests_per_second(self) -> float | None:
+        """Requests per second of the process; None if unknown, or if it serves no requests."""
+        return requests_per_second(self.process.served_models)
+
+    @property
+    def request_p99_seconds(self) -> float | None:
+        """99th percentile of the recent request latency, of the slowest model; None without requests."""
+        return request_p99_seconds(self.process.served_models)
 
     @property
     def last_execution_at_unix_seconds(self) -> float | None:
@@ -166,13 +176,12 @@ class RunningJob:
     @property
     def requests_per_second(self) -> float | None:
         """Requests per second of all processes of the job; None if unknown, or if the job serves no requests."""
-        return sum_known(requests_per_second(rank.process.served_models) for rank in self.ranks)
+        return sum_known(rank.requests_per_second for rank in self.ranks)
 
     @property
     def request_p99_seconds(self) -> float | None:
         """99th percentile of the recent request latency, of the slowest process and model; None without requests."""
-        found = (request_p99_seconds(rank.process.served_models) for rank in self.ranks)
-        return max((seconds for seconds in found if seconds is not None), default=None)
+        return max_known(rank.request_p99_seconds for rank in self.ranks)
 
     @property
     def last_request_at_seconds(self) -> float | None:

@@ -334,6 +334,9 @@ class EndedProcess:
 
     None: unknown, or the process did not report.
     """
+    requests_total: int | None = None  # requests for inference, failed ones included; None: it served no models
+    failed_requests_total: int | None = None
+    tokens_total: int | None = None  # tokens that its models generated; None: none of them reported tokens
 
     __repr__ = repr_of_fields("pid", "user", "command", "neuroncore_count", "exit_status")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neurontools.model.execution import LatencyHistogram, LatencyPercentiles
 from neurontools.model.representation import repr_of_fields
-from neurontools.util.units import sum_known
+from neurontools.util.units import max_known, sum_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ServedModel:
     @property
     def load_seconds(self) -> float | None:
         """The longest duration of loading the model on a core; None if unknown for all of them."""
-        return max((each.load_seconds for each in self.placements if each.load_seconds is not None), default=None)
+        return max_known(placement.load_seconds for placement in self.placements)
 
     __repr__ = repr_of_fields("name", "requests_total", "calls_total", "queue_depth")
 
@@ -89,6 +89,12 @@ def request_models(served_models: Iterable[ServedModel]) -> tuple[ServedModel, .
     found = [served for served in served_models if served.requests_total]
     of_application = [served for served in found if served.has_application_requests]
     return tuple(of_application or found)
+
+
+def requests_total(served_models: Iterable[ServedModel]) -> int | None:
+    """Returns the number of requests that a process's served models ended; None if the process serves no models."""
+    served_models = tuple(served_models)
+    return sum(served.requests_total for served in request_models(served_models)) if served_models else None
 
 
 def requests_per_second(served_models: Iterable[ServedModel]) -> float | None:

@@ -347,6 +347,8 @@ class HostSummary(google.protobuf.message.Message):
     PROBLEM_COUNT_FIELD_NUMBER: builtins.int
     FURTHER_USERS_FIELD_NUMBER: builtins.int
     USER_COUNT_FIELD_NUMBER: builtins.int
+    REQUESTS_PER_SECOND_FIELD_NUMBER: builtins.int
+    REQUEST_P99_SECONDS_FIELD_NUMBER: builtins.int
     host_name: builtins.str
     """The host name, as the host itself reports it."""
     instance_type: builtins.str
@@ -407,6 +409,10 @@ class HostSummary(google.protobuf.message.Message):
     """Number of parts of the host that the daemon could not read."""
     user_count: builtins.int
     """Number of known users of all jobs; absent: no user is known, or the role is `summary`."""
+    requests_per_second: builtins.float
+    """Requests for inference per second of all processes of the host; absent: they serve none, or it is unknown."""
+    request_p99_seconds: builtins.float
+    """99th percentile of the recent request latency, of the slowest process and model of the host, seconds."""
     @property
     def findings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SummaryFinding]:
         """The most severe findings, most severe first."""
@@ -460,9 +466,11 @@ class HostSummary(google.protobuf.message.Message):
         problem_count: builtins.int = ...,
         further_users: collections.abc.Iterable[builtins.str] | None = ...,
         user_count: builtins.int | None = ...,
+        requests_per_second: builtins.float | None = ...,
+        request_p99_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes", "_driver_version", b"_driver_version", "_flops_per_second", b"_flops_per_second", "_instance_id", b"_instance_id", "_mfu_ratio", b"_mfu_ratio", "_synthetic_load", b"_synthetic_load", "_ultraserver_id", b"_ultraserver_id", "_ultraserver_node_index", b"_ultraserver_node_index", "_user_count", b"_user_count", "_utilization_ratio", b"_utilization_ratio", "device_memory_used_bytes", b"device_memory_used_bytes", "driver_version", b"driver_version", "flops_per_second", b"flops_per_second", "instance_id", b"instance_id", "mfu_ratio", b"mfu_ratio", "synthetic_load", b"synthetic_load", "ultraserver_id", b"ultraserver_id", "ultraserver_node_index", b"ultraserver_node_index", "user_count", b"user_count", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes", "_driver_version", b"_driver_version", "_flops_per_second", b"_flops_per_second", "_instance_id", b"_instance_id", "_mfu_ratio", b"_mfu_ratio", "_synthetic_load", b"_synthetic_load", "_ultraserver_id", b"_ultraserver_id", "_ultraserver_node_index", b"_ultraserver_node_index", "_user_count", b"_user_count", "_utilization_ratio", b"_utilization_ratio", "busy_neuroncore_count", b"busy_neuroncore_count", "critical_count", b"critical_count", "daemon_version", b"daemon_version", "device_memory_bytes", b"device_memory_bytes", "device_memory_used_bytes", b"device_memory_used_bytes", "devices", b"devices", "driver_version", b"driver_version", "findings", b"findings", "flops_per_second", b"flops_per_second", "free_neuroncore_count", b"free_neuroncore_count", "further_users", b"further_users", "held_neuroncore_count", b"held_neuroncore_count", "host_name", b"host_name", "instance_id", b"instance_id", "instance_type", b"instance_type", "interval_seconds", b"interval_seconds", "is_judged", b"is_judged", "job_count", b"job_count", "jobs", b"jobs", "mfu_ratio", b"mfu_ratio", "neuroncore_count", b"neuroncore_count", "notice_count", b"notice_count", "problem_count", b"problem_count", "process_count", b"process_count", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "ultraserver_id", b"ultraserver_id", "ultraserver_node_index", b"ultraserver_node_index", "user_count", b"user_count", "utilization_ratio", b"utilization_ratio", "warning_count", b"warning_count"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes", "_driver_version", b"_driver_version", "_flops_per_second", b"_flops_per_second", "_instance_id", b"_instance_id", "_mfu_ratio", b"_mfu_ratio", "_request_p99_seconds", b"_request_p99_seconds", "_requests_per_second", b"_requests_per_second", "_synthetic_load", b"_synthetic_load", "_ultraserver_id", b"_ultraserver_id", "_ultraserver_node_index", b"_ultraserver_node_index", "_user_count", b"_user_count", "_utilization_ratio", b"_utilization_ratio", "device_memory_used_bytes", b"device_memory_used_bytes", "driver_version", b"driver_version", "flops_per_second", b"flops_per_second", "instance_id", b"instance_id", "mfu_ratio", b"mfu_ratio", "request_p99_seconds", b"request_p99_seconds", "requests_per_second", b"requests_per_second", "synthetic_load", b"synthetic_load", "ultraserver_id", b"ultraserver_id", "ultraserver_node_index", b"ultraserver_node_index", "user_count", b"user_count", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes", "_driver_version", b"_driver_version", "_flops_per_second", b"_flops_per_second", "_instance_id", b"_instance_id", "_mfu_ratio", b"_mfu_ratio", "_request_p99_seconds", b"_request_p99_seconds", "_requests_per_second", b"_requests_per_second", "_synthetic_load", b"_synthetic_load", "_ultraserver_id", b"_ultraserver_id", "_ultraserver_node_index", b"_ultraserver_node_index", "_user_count", b"_user_count", "_utilization_ratio", b"_utilization_ratio", "busy_neuroncore_count", b"busy_neuroncore_count", "critical_count", b"critical_count", "daemon_version", b"daemon_version", "device_memory_bytes", b"device_memory_bytes", "device_memory_used_bytes", b"device_memory_used_bytes", "devices", b"devices", "driver_version", b"driver_version", "findings", b"findings", "flops_per_second", b"flops_per_second", "free_neuroncore_count", b"free_neuroncore_count", "further_users", b"further_users", "held_neuroncore_count", b"held_neuroncore_count", "host_name", b"host_name", "instance_id", b"instance_id", "instance_type", b"instance_type", "interval_seconds", b"interval_seconds", "is_judged", b"is_judged", "job_count", b"job_count", "jobs", b"jobs", "mfu_ratio", b"mfu_ratio", "neuroncore_count", b"neuroncore_count", "notice_count", b"notice_count", "problem_count", b"problem_count", "process_count", b"process_count", "request_p99_seconds", b"request_p99_seconds", "requests_per_second", b"requests_per_second", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "ultraserver_id", b"ultraserver_id", "ultraserver_node_index", b"ultraserver_node_index", "user_count", b"user_count", "utilization_ratio", b"utilization_ratio", "warning_count", b"warning_count"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes"]) -> typing.Literal["device_memory_used_bytes"] | None: ...
     @typing.overload
@@ -473,6 +481,10 @@ class HostSummary(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_instance_id", b"_instance_id"]) -> typing.Literal["instance_id"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_mfu_ratio", b"_mfu_ratio"]) -> typing.Literal["mfu_ratio"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_request_p99_seconds", b"_request_p99_seconds"]) -> typing.Literal["request_p99_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_requests_per_second", b"_requests_per_second"]) -> typing.Literal["requests_per_second"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_synthetic_load", b"_synthetic_load"]) -> typing.Literal["synthetic_load"] | None: ...
     @typing.overload
@@ -559,6 +571,8 @@ class SummaryJob(google.protobuf.message.Message):
     STANDSTILL_FIELD_NUMBER: builtins.int
     USERS_FIELD_NUMBER: builtins.int
     USER_COUNT_FIELD_NUMBER: builtins.int
+    REQUESTS_PER_SECOND_FIELD_NUMBER: builtins.int
+    REQUEST_P99_SECONDS_FIELD_NUMBER: builtins.int
     name: builtins.str
     """Name of the job, as in the message Job; absent: a process without a known job."""
     neuroncore_count: builtins.int
@@ -583,6 +597,10 @@ class SummaryJob(google.protobuf.message.Message):
     """Time in this state, seconds; in the state waiting, the time since the last step."""
     user_count: builtins.int
     """Number of known users of the job; absent: no user is known, or the role is `summary`."""
+    requests_per_second: builtins.float
+    """Requests for inference per second of the job's processes on this host; absent: the job serves none."""
+    request_p99_seconds: builtins.float
+    """99th percentile of the recent request latency, of the slowest process and model on this host, seconds."""
     @property
     def rank_runs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Ranks that run on this host, as a sequence of triples (first, step, count); empty: unknown, or too many triples."""
@@ -623,13 +641,19 @@ class SummaryJob(google.protobuf.message.Message):
         standstill: global___JobStandstill | None = ...,
         users: collections.abc.Iterable[builtins.str] | None = ...,
         user_count: builtins.int | None = ...,
+        requests_per_second: builtins.float | None = ...,
+        request_p99_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_run_id", b"_run_id", "_state_seconds", b"_state_seconds", "_steps_per_second", b"_steps_per_second", "_user_count", b"_user_count", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "name", b"name", "recent_steps", b"recent_steps", "run_id", b"run_id", "standstill", b"standstill", "state_seconds", b"state_seconds", "steps_per_second", b"steps_per_second", "user_count", b"user_count", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_run_id", b"_run_id", "_state_seconds", b"_state_seconds", "_steps_per_second", b"_steps_per_second", "_user_count", b"_user_count", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "missing_ranks", b"missing_ranks", "name", b"name", "neuroncore_count", b"neuroncore_count", "rank_count", b"rank_count", "rank_runs", b"rank_runs", "recent_steps", b"recent_steps", "run_id", b"run_id", "severity", b"severity", "standstill", b"standstill", "state", b"state", "state_seconds", b"state_seconds", "steps_per_second", b"steps_per_second", "user_count", b"user_count", "users", b"users", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_request_p99_seconds", b"_request_p99_seconds", "_requests_per_second", b"_requests_per_second", "_run_id", b"_run_id", "_state_seconds", b"_state_seconds", "_steps_per_second", b"_steps_per_second", "_user_count", b"_user_count", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "name", b"name", "recent_steps", b"recent_steps", "request_p99_seconds", b"request_p99_seconds", "requests_per_second", b"requests_per_second", "run_id", b"run_id", "standstill", b"standstill", "state_seconds", b"state_seconds", "steps_per_second", b"steps_per_second", "user_count", b"user_count", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_request_p99_seconds", b"_request_p99_seconds", "_requests_per_second", b"_requests_per_second", "_run_id", b"_run_id", "_state_seconds", b"_state_seconds", "_steps_per_second", b"_steps_per_second", "_user_count", b"_user_count", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "missing_ranks", b"missing_ranks", "name", b"name", "neuroncore_count", b"neuroncore_count", "rank_count", b"rank_count", "rank_runs", b"rank_runs", "recent_steps", b"recent_steps", "request_p99_seconds", b"request_p99_seconds", "requests_per_second", b"requests_per_second", "run_id", b"run_id", "severity", b"severity", "standstill", b"standstill", "state", b"state", "state_seconds", b"state_seconds", "steps_per_second", b"steps_per_second", "user_count", b"user_count", "users", b"users", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_mfu_ratio", b"_mfu_ratio"]) -> typing.Literal["mfu_ratio"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_name", b"_name"]) -> typing.Literal["name"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_request_p99_seconds", b"_request_p99_seconds"]) -> typing.Literal["request_p99_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_requests_per_second", b"_requests_per_second"]) -> typing.Literal["requests_per_second"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_run_id", b"_run_id"]) -> typing.Literal["run_id"] | None: ...
     @typing.overload
@@ -1637,6 +1661,9 @@ class EndedProcess(google.protobuf.message.Message):
     LIVES_ON_FIELD_NUMBER: builtins.int
     INFERRED_FIELDS_FIELD_NUMBER: builtins.int
     COUNTS_ARE_FINAL_FIELD_NUMBER: builtins.int
+    REQUESTS_TOTAL_FIELD_NUMBER: builtins.int
+    FAILED_REQUESTS_TOTAL_FIELD_NUMBER: builtins.int
+    TOKENS_TOTAL_FIELD_NUMBER: builtins.int
     pid: builtins.int
     """PID of the process."""
     uid: builtins.int
@@ -1679,6 +1706,12 @@ class EndedProcess(google.protobuf.message.Message):
     """Whether the process delivered a final report. false: the counts are those of its last report, and the work of at
     most one interval is missing. Absent: unknown, or the process did not report.
     """
+    requests_total: builtins.int
+    """Number of requests for inference, including failed ones; absent: the process served no models."""
+    failed_requests_total: builtins.int
+    """Number of requests for inference that failed."""
+    tokens_total: builtins.int
+    """Number of tokens that the models of the process generated; absent: none of them reported tokens."""
     @property
     def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Devices of the cores that the process held."""
@@ -1722,15 +1755,20 @@ class EndedProcess(google.protobuf.message.Message):
         lives_on: builtins.bool = ...,
         inferred_fields: collections.abc.Iterable[builtins.str] | None = ...,
         counts_are_final: builtins.bool | None = ...,
+        requests_total: builtins.int | None = ...,
+        failed_requests_total: builtins.int | None = ...,
+        tokens_total: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_counts_are_final", b"_counts_are_final", "_exit_status", b"_exit_status", "_flop_total", b"_flop_total", "_job", b"_job", "_mfu_ratio", b"_mfu_ratio", "_peak_device_memory_bytes", b"_peak_device_memory_bytes", "_steps_total", b"_steps_total", "_uid", b"_uid", "_user", b"_user", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "counts_are_final", b"counts_are_final", "errors", b"errors", "executions", b"executions", "exit_status", b"exit_status", "flop_total", b"flop_total", "job", b"job", "mfu_ratio", b"mfu_ratio", "peak_device_memory_bytes", b"peak_device_memory_bytes", "steps_total", b"steps_total", "uid", b"uid", "user", b"user", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_counts_are_final", b"_counts_are_final", "_exit_status", b"_exit_status", "_flop_total", b"_flop_total", "_job", b"_job", "_mfu_ratio", b"_mfu_ratio", "_peak_device_memory_bytes", b"_peak_device_memory_bytes", "_steps_total", b"_steps_total", "_uid", b"_uid", "_user", b"_user", "_utilization_ratio", b"_utilization_ratio", "began_at_unix_seconds", b"began_at_unix_seconds", "busy_seconds_total", b"busy_seconds_total", "command", b"command", "counts_are_final", b"counts_are_final", "device_indices", b"device_indices", "ended_at_unix_seconds", b"ended_at_unix_seconds", "errors", b"errors", "executions", b"executions", "exit_status", b"exit_status", "flop_total", b"flop_total", "inferred_fields", b"inferred_fields", "job", b"job", "lives_on", b"lives_on", "logical_neuroncore_config", b"logical_neuroncore_config", "mfu_ratio", b"mfu_ratio", "neuroncore_count", b"neuroncore_count", "peak_device_memory_bytes", b"peak_device_memory_bytes", "pid", b"pid", "steps_total", b"steps_total", "synthetic", b"synthetic", "tag", b"tag", "uid", b"uid", "user", b"user", "utilization_ratio", b"utilization_ratio"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_counts_are_final", b"_counts_are_final", "_exit_status", b"_exit_status", "_failed_requests_total", b"_failed_requests_total", "_flop_total", b"_flop_total", "_job", b"_job", "_mfu_ratio", b"_mfu_ratio", "_peak_device_memory_bytes", b"_peak_device_memory_bytes", "_requests_total", b"_requests_total", "_steps_total", b"_steps_total", "_tokens_total", b"_tokens_total", "_uid", b"_uid", "_user", b"_user", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "counts_are_final", b"counts_are_final", "errors", b"errors", "executions", b"executions", "exit_status", b"exit_status", "failed_requests_total", b"failed_requests_total", "flop_total", b"flop_total", "job", b"job", "mfu_ratio", b"mfu_ratio", "peak_device_memory_bytes", b"peak_device_memory_bytes", "requests_total", b"requests_total", "steps_total", b"steps_total", "tokens_total", b"tokens_total", "uid", b"uid", "user", b"user", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_counts_are_final", b"_counts_are_final", "_exit_status", b"_exit_status", "_failed_requests_total", b"_failed_requests_total", "_flop_total", b"_flop_total", "_job", b"_job", "_mfu_ratio", b"_mfu_ratio", "_peak_device_memory_bytes", b"_peak_device_memory_bytes", "_requests_total", b"_requests_total", "_steps_total", b"_steps_total", "_tokens_total", b"_tokens_total", "_uid", b"_uid", "_user", b"_user", "_utilization_ratio", b"_utilization_ratio", "began_at_unix_seconds", b"began_at_unix_seconds", "busy_seconds_total", b"busy_seconds_total", "command", b"command", "counts_are_final", b"counts_are_final", "device_indices", b"device_indices", "ended_at_unix_seconds", b"ended_at_unix_seconds", "errors", b"errors", "executions", b"executions", "exit_status", b"exit_status", "failed_requests_total", b"failed_requests_total", "flop_total", b"flop_total", "inferred_fields", b"inferred_fields", "job", b"job", "lives_on", b"lives_on", "logical_neuroncore_config", b"logical_neuroncore_config", "mfu_ratio", b"mfu_ratio", "neuroncore_count", b"neuroncore_count", "peak_device_memory_bytes", b"peak_device_memory_bytes", "pid", b"pid", "requests_total", b"requests_total", "steps_total", b"steps_total", "synthetic", b"synthetic", "tag", b"tag", "tokens_total", b"tokens_total", "uid", b"uid", "user", b"user", "utilization_ratio", b"utilization_ratio"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_busy_seconds_total", b"_busy_seconds_total"]) -> typing.Literal["busy_seconds_total"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_counts_are_final", b"_counts_are_final"]) -> typing.Literal["counts_are_final"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_exit_status", b"_exit_status"]) -> typing.Literal["exit_status"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_failed_requests_total", b"_failed_requests_total"]) -> typing.Literal["failed_requests_total"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_flop_total", b"_flop_total"]) -> typing.Literal["flop_total"] | None: ...
     @typing.overload
@@ -1740,7 +1778,11 @@ class EndedProcess(google.protobuf.message.Message):
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_peak_device_memory_bytes", b"_peak_device_memory_bytes"]) -> typing.Literal["peak_device_memory_bytes"] | None: ...
     @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_requests_total", b"_requests_total"]) -> typing.Literal["requests_total"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_steps_total", b"_steps_total"]) -> typing.Literal["steps_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_tokens_total", b"_tokens_total"]) -> typing.Literal["tokens_total"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_uid", b"_uid"]) -> typing.Literal["uid"] | None: ...
     @typing.overload

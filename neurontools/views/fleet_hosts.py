@@ -198,6 +198,14 @@ def _steps_text(state: HostState, _now: float) -> str:
     return units.UNKNOWN if steps is None else f"{steps:.3g}"
 
 
+def _requests_text(state: HostState, _now: float) -> str:
+    return units.short_rate_text(None if state.summary is None else state.summary.requests_per_second, _RATE_CELLS)
+
+
+def _request_p99_text(state: HostState, _now: float) -> str:
+    return units.short_duration_text(None if state.summary is None else state.summary.request_p99_seconds)
+
+
 def _age_text(state: HostState, now_seconds: float) -> str:
     seconds = state.age_seconds(now_seconds)
     if seconds is None:
@@ -205,6 +213,9 @@ def _age_text(state: HostState, now_seconds: float) -> str:
     return f"{seconds:.0f}s" if round(seconds) < _MINUTE_SECONDS else units.short_duration_text(seconds)
 
 
+_RATE_CELLS = 7
+_REQUESTS = HostColumn("REQ/S", _RATE_CELLS, _requests_text, 90)
+_REQUEST_P99 = HostColumn("REQ P99", 8, _request_p99_text, 110)
 HOST_COLUMNS = (
     HostColumn("TYPE", 14, _type_text, 76, is_right=False),
     HostColumn("HELD", 5, _count_reader("held_neuroncore_count"), 56),
@@ -214,13 +225,22 @@ HOST_COLUMNS = (
     HostColumn("MFU", 5, _percent_reader("mfu_ratio"), 90),
     HostColumn("JOBS", 4, _count_reader("job_count"), 80),
     HostColumn("STEPS/S", 7, _steps_text, 90),
+    _REQUESTS,
+    _REQUEST_P99,
     HostColumn("AGE", 5, _age_text),
 )
 
 
-def host_titles(width: int, name_width: int, cells: int) -> Line:
+def host_columns(rows: Sequence[HostRow], width: int) -> list[HostColumn]:
+    """Returns the columns that fit. Those about requests need a row that serves requests."""
+    summaries = [row.state.summary for row in rows]
+    has_requests = any(found is not None and found.requests_per_second is not None for found in summaries)
+    found = HOST_COLUMNS if has_requests else [each for each in HOST_COLUMNS if each not in (_REQUESTS, _REQUEST_P99)]
+    return [column for column in found if width >= column.least_width]
+
+
+def host_titles(columns: Sequence[HostColumn], width: int, name_width: int, cells: int) -> Line:
     runs: list[Run] = [(f"   {cell('HOST', name_width)}", "column")]
-    columns = _fitting_columns(width)
     runs += [(f" {cell(column.title, column.width, right=column.is_right)}", "column") for column in columns]
     if width >= _LEAST_WIDTH_WITH_CELLS:
         runs.append((f"  {cell('DEVICES', max(cells, 7))}", "column"))
@@ -228,14 +248,22 @@ def host_titles(width: int, name_width: int, cells: int) -> Line:
     return fit(runs, width, "column")
 
 
-def host_line(listed: HostRow, now_seconds: float, glyphs: Glyphs, width: int, name_width: int, cells: int) -> Line:
+def host_line(
+    listed: HostRow,
+    columns: Sequence[HostColumn],
+    now_seconds: float,
+    glyphs: Glyphs,
+    width: int,
+    name_width: int,
+    cells: int,
+) -> Line:
     """Draws a row of the host table. A lost host is dim, and has the age of its data and the reason of the loss."""
     state = listed.state
     is_lost = state.link is not HostLink.LIVE
     style = "dim" if is_lost else "text" if listed.group is None else "strong"
     mark, mark_style = _mark_run(state, glyphs)
     runs: list[Run] = [(f" {mark:<1.1} ", mark_style), (cell(printable(listed.name, 260), name_width), style)]
-    texts = [(column.read(state, now_seconds), column) for column in _fitting_columns(width)]
+    texts = [(column.read(state, now_seconds), column) for column in columns]
     runs += [(f" {cell(text, column.width, right=column.is_right)}", style) for text, column in texts]
     if width >= _LEAST_WIDTH_WITH_CELLS:
         drawn = device_cells((state,), glyphs)
@@ -267,10 +295,6 @@ def worst_finding_text(state: HostState) -> str:
     elif found.severity:
         texts.append(f"{found.severity.name.lower()}: press Enter for details")
     return "; ".join(reversed(texts))
-
-
-def _fitting_columns(width: int) -> list[HostColumn]:
-    return [column for column in HOST_COLUMNS if width >= column.least_width]
 
 
 def _mark_run(state: HostState, glyphs: Glyphs) -> Run:

@@ -30,7 +30,7 @@ from neurontools.views.drawing.lines import (
     styled,
 )
 from neurontools.views.drawing.render_context import visible_top
-from neurontools.views.fleet_hosts import HostRow, cell_grid, host_line, host_titles, worst_finding_text
+from neurontools.views.fleet_hosts import HostRow, cell_grid, host_columns, host_line, host_titles, worst_finding_text
 
 _MOST_NAME_CELLS, _LEAST_NAME_CELLS = 28, 8
 _ROOMY_HEIGHT = 16
@@ -123,12 +123,13 @@ def fleet_page(context: FleetContext, width: int, height: int) -> TextPage:
     name_width = min(_MOST_NAME_CELLS, longest, max(_LEAST_NAME_CELLS, width // 4))
     summaries = [listed.state.summary for listed in context.rows]
     cells = max((len(found.devices) for found in summaries if found is not None), default=0)
-    page.add_lines(host_titles(width, name_width, cells))
+    columns = host_columns(context.rows, width)
+    page.add_lines(host_titles(columns, width, name_width, cells))
     room = max(1, height - len(page.lines) - 1)
     top = visible_top(max(0, context.cursor), context.top, room, len(context.rows))
     shown = []
     for number, listed in enumerate(context.rows[top : top + room], top):
-        line = host_line(listed, context.now_seconds, context.glyphs, width, name_width, cells)
+        line = host_line(listed, columns, context.now_seconds, context.glyphs, width, name_width, cells)
         shown.append(styled(line, SELECTED) if number == context.cursor else line)
     page.add_list(shown, len(context.rows), room, top)
     page.add_lines(*[fit((), width)] * (height - 1 - len(page.lines)))
@@ -262,12 +263,16 @@ def _steps_text(job: FleetJob) -> str:
     return units.UNKNOWN if job.steps_per_second is None else f"{job.steps_per_second:.3g}"
 
 
+_REQUESTS = _FleetJobColumn("REQ/S", 7, lambda job: units.short_rate_text(job.requests_per_second, 7))
+_REQUEST_P99 = _FleetJobColumn("REQ P99", 8, lambda job: units.short_duration_text(job.request_p99_seconds), 90)
 _JOB_COLUMNS = (
     _FleetJobColumn("USER", 10, _user_text, 120, is_right=False),
     _FleetJobColumn("HOSTS", 5, lambda job: units.UNKNOWN if job.host_count is None else str(job.host_count)),
     _FleetJobColumn("RANKS", 9, _ranks_text),
     _FleetJobColumn("CORES", 6, lambda job: str(job.neuroncore_count), 90),
     _FleetJobColumn("STEPS/S", 7, _steps_text),
+    _REQUESTS,
+    _REQUEST_P99,
     _FleetJobColumn(
         "STEP", 7, lambda job: units.short_duration_text(job.step_seconds.median if job.step_seconds else None), 132
     ),
@@ -299,7 +304,9 @@ def fleet_job_lines(jobs: Sequence[FleetJob], glyphs: Glyphs, width: int, height
     if len(shown) < len(jobs):
         shown = shown[:-1]
     name_width = min(_MOST_NAME, max([_LEAST_NAME, *(len(job.name) for job in shown)]), max(_LEAST_NAME, width // 4))
-    columns = [column for column in _JOB_COLUMNS if width >= column.least_width]
+    has_requests = any(job.requests_per_second is not None for job in jobs)
+    left_out = () if has_requests else (_REQUESTS, _REQUEST_P99)
+    columns = [column for column in _JOB_COLUMNS if width >= column.least_width and column not in left_out]
     titles = "".join(f" {cell(column.title, column.width, right=column.is_right)}" for column in columns)
     text = f"   {cell('JOB', name_width)}{titles}  {cell('STATE', _STATE_WIDTH)} PROBLEM"
     lines = [fit(((text, "column"),), width, "column")]

@@ -186,6 +186,9 @@ class EndedRow:
     executions_failed_total: int | None
     errors_total: int | None
     steps_total: int | None
+    requests_total: int | None
+    failed_requests_total: int | None
+    tokens_total: int | None
     exit_status: int | None
     lives_on: bool
     counts_are_final: bool | None

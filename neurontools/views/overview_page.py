@@ -9,7 +9,6 @@ from neurontools.model import Severity
 from neurontools.model.finding import FindingKind
 from neurontools.model.health import group_alike, sentence
 from neurontools.model.process import age_seconds, split_job_name
-from neurontools.model.serving import request_p99_seconds, requests_per_second
 from neurontools.util import units
 from neurontools.util.process_text import script_text
 from neurontools.util.units import ranges_text, sum_known
@@ -376,13 +375,13 @@ def _steps_text(_context: RenderContext, row: JobRow) -> str:
 def _requests_text(_context: RenderContext, row: JobRow) -> str:
     if row.rank is None:
         return units.short_rate_text(row.job.requests_per_second, _RATE_CELLS)
-    return units.short_rate_text(requests_per_second(row.rank.process.served_models), _RATE_CELLS)
+    return units.short_rate_text(row.rank.requests_per_second, _RATE_CELLS)
 
 
 def _request_p99_text(_context: RenderContext, row: JobRow) -> str:
     if row.rank is None:
         return units.short_duration_text(row.job.request_p99_seconds)
-    return units.short_duration_text(request_p99_seconds(row.rank.process.served_models))
+    return units.short_duration_text(row.rank.request_p99_seconds)
 
 
 def _executions_text(_context: RenderContext, row: JobRow) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -160,6 +160,16 @@ PROCESS_COLUMNS = (
         "rate", about="training steps a second",
     ),
     ProcessColumn(
+        "requests", "REQ/S", _RATE_CELLS, 2, lambda f: f.requests_per_second,
+        lambda f: units.short_rate_text(f.requests_per_second, _RATE_CELLS),
+        "rate", about="requests for inference a second",
+    ),
+    ProcessColumn(
+        "reqp99", "REQ P99", 8, 4, lambda f: f.request_p99_seconds,
+        lambda f: units.short_duration_text(f.request_p99_seconds), "seconds",
+        about="99th percentile of the latency of requests, queue wait included",
+    ),
+    ProcessColumn(
         "laststep", "LAST STEP", 9, 6, lambda f: f.since_last_step_seconds,
         lambda f: units.short_duration_text(f.since_last_step_seconds), "seconds",
         about="time since its last training step", offered=False,
@@ -193,26 +203,32 @@ WHERE = ProcessColumn(
 )  # fmt: skip
 EVERY_COLUMN = (*PROCESS_COLUMNS, WHERE, COMMAND)
 BY_KEY = {column.key: column for column in EVERY_COLUMN}
+_CONDITIONAL_COLUMNS = tuple(BY_KEY[key] for key in ("steps", "requests", "reqp99", WHERE.key))
+
+
+def columns_without_values(figures: Iterable[ProcessFigures]) -> frozenset[str]:
+    """Returns the keys of the columns that no process has a value for: steps, requests, and pods or jobs."""
+    every = tuple(figures)
+    left_out = (column for column in _CONDITIONAL_COLUMNS if all(column.read(each) is None for each in every))
+    return frozenset(column.key for column in left_out)
 
 
 def shown_process_columns(
-    keys: Sequence[str], width: int, *, with_place: bool = False, with_steps: bool = False
+    keys: Sequence[str], width: int, left_out: Container[str] = frozenset()
 ) -> tuple[list[ProcessColumn], int]:
     """Returns the columns that fit in `width`, and the width left for the command (0: no command).
 
     `keys` are the columns that the user selected, in order. Without `keys`, all columns are offered. Columns with the
-    highest rank are dropped until the others fit. `with_place` includes the column for pods and jobs, `with_steps` the
-    column for training steps.
+    highest rank are dropped until the others fit. `left_out` are the keys of columns that no row has a value for.
     """
     if keys:
-        return _selected_columns(keys, width, with_place=with_place, with_steps=with_steps)
+        return _selected_columns(keys, width, left_out)
     columns: list[ProcessColumn] = []
     used = 2  # width of the mark of tagged rows
     for_command = _USUAL_COMMAND_CELLS if width >= _USUAL_WIDTH else COMMAND.cells
-    offered = [*PROCESS_COLUMNS, *([WHERE] if with_place else []), COMMAND]
-    for column in sorted((column for column in offered if column.offered), key=lambda column: column.rank):
+    for column in sorted((column for column in EVERY_COLUMN if column.offered), key=lambda column: column.rank):
         cells = for_command if column is COMMAND else column.cells
-        if used + cells + 1 <= width and (with_steps or column.key != "steps"):
+        if used + cells + 1 <= width and column.key not in left_out:
             columns.append(column)
             used += cells + 1
     if COMMAND not in columns:
@@ -221,11 +237,8 @@ def shown_process_columns(
     return sorted(columns, key=EVERY_COLUMN.index), width - used + for_command + 1
 
 
-def _selected_columns(
-    keys: Sequence[str], width: int, *, with_place: bool, with_steps: bool
-) -> tuple[list[ProcessColumn], int]:
-    left_out = {COMMAND.key, *(() if with_place else (WHERE.key,)), *(() if with_steps else ("steps",))}
-    columns = [BY_KEY[key] for key in keys if key in BY_KEY and key not in left_out]
+def _selected_columns(keys: Sequence[str], width: int, left_out: Container[str]) -> tuple[list[ProcessColumn], int]:
+    columns = [BY_KEY[key] for key in keys if key in BY_KEY and key != COMMAND.key and key not in left_out]
     least = COMMAND.cells if COMMAND.key in keys else 0
     selected, used = [], 2
     for column in sorted(columns, key=lambda column: column.rank):

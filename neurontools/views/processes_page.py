@@ -32,6 +32,7 @@ from neurontools.views.process_table import (
     COMMAND,
     JobRow,
     ProcessColumn,
+    columns_without_values,
     free_cores_text,
     job_and_rank_rows,
     job_key,
@@ -57,9 +58,7 @@ def process_page(context: RenderContext, width: int, height: int) -> TextPage:
     rows = process_rows(context)
     every = context.figures.tab_figures(context.pid)
     page = TextPage([_list_heading(context, rows, len(every), width)])
-    with_place = any(figures.process.attribution is not None for figures in every)
-    with_steps = any(figures.steps_per_second is not None for figures in every)
-    columns, command_cells = shown_process_columns(context.columns, width, with_place=with_place, with_steps=with_steps)
+    columns, command_cells = shown_process_columns(context.columns, width, columns_without_values(every))
     page.append_page(_column_titles(context, columns, command_cells, width))
     footer = _footer(context, rows, width) if height >= 8 and context.cursor >= 0 else []
     list_height = height - len(page.lines) - len(footer)
@@ -291,6 +290,8 @@ def combined_figures(figures: Figures, running_job: RunningJob, ranks: tuple[Ran
         failed_executions_total=sum_known([part.failed_executions_total for part in parts]),
         since_last_execution_seconds=None if last is None else max(0.0, figures.snapshot.taken_at_unix_seconds - last),
         steps_per_second=job.steps_per_second,
+        requests_per_second=job.requests_per_second,
+        request_p99_seconds=job.request_p99_seconds,
         since_last_step_seconds=job.since_last_step_seconds(figures.snapshot.taken_at_seconds),
         compiling_for_seconds=age_seconds(job.compiling_since_seconds, figures.snapshot.taken_at_seconds),
     )

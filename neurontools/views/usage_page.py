@@ -88,10 +88,18 @@ def _ended_section(context: RenderContext, ended: list[EndedProcess], width: int
 def _process_footer(context: RenderContext, ended: list[EndedProcess], width: int) -> list[Line]:
     process = ended[min(max(0, context.cursor), len(ended) - 1)]
     began = day_text(process.began_at_unix_seconds)
-    steps = "" if not process.steps_total else f", {units.count_text(process.steps_total)} steps"
+    counted = "".join(
+        f", {units.count_text(count)} {name}"
+        for count, name in (
+            (process.steps_total, "steps"),
+            (process.requests_total, "requests"),
+            (process.tokens_total, "tokens"),
+        )
+        if count
+    )
     facts = (
         f" from {began} on ND {ranges_text(process.device_indices) or '-'}, LNC {process.logical_neuroncore_config}, "
-        f"tag {printable(process.tag, 60)}{steps}, uid {'-' if process.uid is None else process.uid}"
+        f"tag {printable(process.tag, 60)}{counted}, uid {'-' if process.uid is None else process.uid}"
     )
     if process.counts_are_final is False:
         facts += ", no final report: the work since the last one is missing"

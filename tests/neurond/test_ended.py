@@ -41,6 +41,7 @@ from neurontools.model import (
     Job,
     NeuronCore,
     Process,
+    ServedModel,
     Snapshot,
 )
 from neurontools.rpc import neuron_pb2 as pb
@@ -91,7 +92,11 @@ def accounts(*, lives: bool = False) -> ProcessAccounts:
 def test_a_process_that_left_is_told_of_when_it_is_known_how_it_ended() -> None:
     of = accounts()
     of.observe(at(0, attached(job=Job("Slurm job 3"), attribution=Attribution(slurm_job_id="3"))), ())
-    last = attached(executions=ExecutionCounters(completed_total=40, timed_out_total=2))
+    serves = ServedModel(
+        "llm", requests_total=9, failed_requests_total=1, has_application_requests=True, tokens_total=70
+    )
+    called = ServedModel("traced", requests_total=40, calls_total=40)
+    last = attached(executions=ExecutionCounters(completed_total=40, timed_out_total=2), served_models=(serves, called))
     peak = peak_flops_per_core("trn1.32xlarge")
     assert peak
     use = CoreUsage(busy_seconds_total=10.0, flop_total=int(peak * 2), peak_device_memory_bytes=99)
@@ -104,6 +109,7 @@ def test_a_process_that_left_is_told_of_when_it_is_known_how_it_ended() -> None:
     assert ended.utilization_ratio == pytest.approx(0.5)
     assert ended.mfu_ratio == pytest.approx(0.1)
     assert (ended.peak_device_memory_bytes, ended.failed_executions_total) == (99, 2)
+    assert (ended.requests_total, ended.failed_requests_total, ended.tokens_total) == (9, 1, 70)
     assert of.observe(at(12), ()) == []
 
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from neurond.snapshots.rates import served_rates
 
-from neurontools.model import ModelPlacement, ServedModel, TrainingCounters
+from neurontools.fleet.document import document
+from neurontools.fleet.jobs import fleet_jobs
+from neurontools.model import Job, ModelPlacement, ServedModel, TrainingCounters
 from neurontools.model.execution import LatencyCounts
 from neurontools.views.drawing.lines import plain_text
 from neurontools.views.drawing.render_context import RenderContext
+from neurontools.views.fleet_hosts import HostRow
+from neurontools.views.fleet_page import FleetContext, fleet_page
 from neurontools.views.overview_page import overview_page
 from neurontools.views.processes_page import process_page
 from neurontools.views.top_document import top_document
+from tests.harness.fleet import live
 from tests.harness.scenario_host import ScenarioHost
 
 HOST = ScenarioHost("trn1.2xlarge", "steady").at(30.0)
@@ -58,6 +64,31 @@ def test_the_row_of_a_job_that_serves_has_requests_a_second_and_their_p99() -> N
     assert row[: titles.index("REQ/S") + 5].split()[-1] == "10.2"
     assert row[: titles.index("REQ P99") + 7].split()[-1] == "99.5ms", "the bucket of 99 ms"
     assert "STEP" not in titles
+
+
+def test_the_list_of_processes_has_a_column_for_requests_only_while_there_are_some() -> None:
+    lines = [plain_text(line) for line in process_page(RenderContext.from_snapshot(SERVING), 160, 20).lines]
+    titles, row = lines[1], next(line for line in lines if "2 ranks" in line)
+    assert row[: titles.index("REQ/S") + 5].split()[-1] == "10.2"
+    assert row[: titles.index("REQ P99") + 7].split()[-1] == "99.5ms"
+    without = process_page(RenderContext.from_snapshot(HOST), 160, 20)
+    assert "REQ" not in plain_text(without.lines[1])
+
+
+def test_the_fleet_has_the_requests_of_hosts_and_jobs() -> None:
+    (job_process, *others) = SERVING.processes
+    state = live("here", replace(SERVING, processes=(replace(job_process, job=Job("serve")), *others)))
+    jobs = fleet_jobs([state])
+    fleet = document([state], 0.0, 0.0, jobs=jobs)
+    for found in (fleet.hosts[0], fleet.hosts[0].jobs[0], fleet.jobs[0]):
+        assert (found.requests_per_second, found.request_p99_seconds) == pytest.approx((10.2, 0.0995), rel=1e-2)
+    context = FleetContext([HostRow(state, "here")], (state,), jobs, 0.0, 0.0, 1.0)
+    lines = [plain_text(line) for line in fleet_page(context, 160, 30).lines]
+    for titles in (line for line in lines if "REQ/S" in line):
+        row = next(line for line in lines[lines.index(titles) :] if "10.2" in line)
+        assert row[: titles.index("REQ/S") + 5].split()[-1] == "10.2"
+        assert row[: titles.index("REQ P99") + 7].split()[-1] == "99.5ms"
+    assert sum("REQ/S" in line for line in lines) == 2
 
 
 def test_the_details_have_latencies_histogram_queue_placement_and_tokens_of_each_model() -> None:

@@ -10,6 +10,7 @@ from neurond.allocator import CoreLease
 from neurond.system.clocks import ended_by_wall_clock
 from neurontools import catalog
 from neurontools.model import EndedProcess, NeuronCore, Process, Snapshot
+from neurontools.model.serving import request_models, requests_total
 from neurontools.model.snapshot import counted_since_unix_seconds
 from neurontools.util.units import sum_known
 
@@ -185,6 +186,11 @@ def _build_ended(
         executions=process.executions,
         errors=process.errors,
         steps_total=None if process.training is None else process.training.steps_total,
+        requests_total=requests_total(process.served_models),
+        failed_requests_total=sum(served.failed_requests_total for served in request_models(process.served_models))
+        if process.served_models
+        else None,
+        tokens_total=sum_known(served.tokens_total for served in process.served_models),
         inferred_fields=("neuroncore_count",) if "core_indices" in process.inferred_fields else (),
     )
 

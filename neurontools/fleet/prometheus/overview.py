@@ -161,6 +161,7 @@ def _summary(
         jobs=(),
         further_users=tuple(sorted(users)),
         user_count=len(users) or None,
+        requests_per_second=_value_of(by_host, "requests", instance),
         **counts,
     )
 
@@ -296,6 +297,8 @@ def _job(
         state_seconds=values.get("since_step") if state in (JobState.TRAINING, JobState.WAITING) else None,
         utilization_ratio=None,
         steps_per_second=values.get("steps_per_second"),
+        requests_per_second=values.get("requests_per_second"),
+        request_p99_seconds=values.get("request_p99"),
         mfu_ratio=values.get("mfu"),
         step_seconds=None if step is None else StepSeconds(None, step, None),
         slow_rank=None if slow is None else _slow_rank(slow, step, names),

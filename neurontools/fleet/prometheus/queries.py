@@ -53,6 +53,9 @@ MFU = PrometheusQuantity(
 STEPS = PrometheusQuantity(
     "instance:neuron_steps:rate5m", "max by (instance) (rate(neurontools_process_steps_total[5m]))"
 )
+REQUESTS = PrometheusQuantity(
+    "instance:neuron_requests:rate5m", "sum by (instance) (rate(neurontools_process_requests_total[5m]))"
+)
 
 
 def _findings(chosen: str = "") -> str:
@@ -103,11 +106,11 @@ DEVICES = PrometheusQuantity(
 )
 DEVICES_UNRECORDED = _packed([f"({_condition(chosen)})" for chosen in _CHOSEN])
 
-HOST_RULES = (CORES, HELD, FREE, BUSY, HELD_UTILIZATION, STEPS, FINDINGS, DEVICE, DEVICES)
+HOST_RULES = (CORES, HELD, FREE, BUSY, HELD_UTILIZATION, STEPS, REQUESTS, FINDINGS, DEVICE, DEVICES)
 
 
 MOST_JOBS = 50
-"""Limit on jobs in an answer. A job has at most eleven samples of about 90 bytes."""
+"""Limit on jobs in an answer. A job has at most thirteen samples of about 90 bytes."""
 
 SAMPLE_OF = "of"
 """The label that says what a sample is: a key of JOB_QUANTITIES, `SLOW_RANK`, or `JOB_COUNT`."""
@@ -183,6 +186,8 @@ JOB_QUANTITIES = {
     "state": JobQuantity("run:neuron_job_state:min", _state),
     "since_step": JobQuantity("run:neuron_seconds_since_last_step:min", _over_hosts("min", "seconds_since_last_step")),
     "steps_per_second": JobQuantity("run:neuron_steps_per_second:min", _over_hosts("min", "steps_per_second")),
+    "requests_per_second": JobQuantity("run:neuron_requests_per_second:sum", _over_hosts("sum", "requests_per_second")),
+    "request_p99": JobQuantity("run:neuron_request_p99_seconds:max", _over_hosts("max", "request_p99_seconds")),
     "step_seconds": JobQuantity("run:neuron_step_seconds:median", _over_hosts("quantile 0.5", "step_seconds")),
     "mfu": JobQuantity("run:neuron_mfu:avg", _mfu),
     "severity": JobQuantity("run:neuron_job_findings_severity:max", _severity),
@@ -334,6 +339,7 @@ MEANINGS = {
     "states": "utilization and health",
     "devices": "the condition of devices",
     "steps": "steps a second",
+    "requests": "requests a second",
     "findings": "the texts of findings",
     "lost": "which hosts are lost",
     "clocks": "whose clock is wrong",
@@ -376,6 +382,7 @@ class OverviewQueries:
             "states": self.states.query,
             "devices": f"max by (instance) ({devices})",
             "steps": f"max by (instance) ({expression(STEPS)})",
+            "requests": f"max by (instance) ({expression(REQUESTS)})",
             "findings": _FINDINGS,
             "lost": _LOST,
             "clocks": _CLOCKS,

@@ -50,6 +50,8 @@ class ProcessFigures:
     failed_executions_total: int | None
     since_last_execution_seconds: float | None
     steps_per_second: float | None
+    requests_per_second: float | None
+    request_p99_seconds: float | None
     since_last_step_seconds: float | None
     compiling_for_seconds: float | None  # duration of the running compilation; None: none runs, or not reported
     # Time since the running collective began. None: no collective runs, not reported, or figures of a whole job.
@@ -225,6 +227,8 @@ class Figures:
             else _sum_counters(process.executions) - process.executions.completed_total,
             since_last_execution_seconds=None if last is None else max(0.0, self.snapshot.taken_at_unix_seconds - last),
             steps_per_second=rank.steps_per_second,
+            requests_per_second=rank.requests_per_second,
+            request_p99_seconds=rank.request_p99_seconds,
             since_last_step_seconds=age_seconds(rank.last_step_at_seconds, self.snapshot.taken_at_seconds),
             compiling_for_seconds=age_seconds(rank.compiling_since_seconds, self.snapshot.taken_at_seconds),
             in_collective_for_seconds=age_seconds(in_collective_since(process), self.snapshot.taken_at_seconds),
