@@ -251,14 +251,14 @@ class TimeAxis:
         found: list[int | None] = [None] * parts
         before = first - 1
         samples = self.samples.between(self.begins_seconds, float("inf"), self.count)
-        gap_ends = {end for _, end in self.samples.gaps(self.begins_seconds)}
+        gaps = [(start // step_seconds, end // step_seconds) for start, end in self.samples.gaps(self.begins_seconds)]
+        after_gaps = {end for start, end in gaps if start < end}
         has_earlier = self.count > len(samples)
-        for sample in samples:
-            number = int(sample.at_seconds // step_seconds)
+        for number in dict.fromkeys([int(sample.at_seconds // step_seconds) for sample in samples]):
             part = number - first
             if part >= parts:
                 break
-            if sample.at_seconds in gap_ends:
+            if number in after_gaps:
                 if number <= before + 1 and before >= first:
                     found[before - first] = None
             elif has_earlier:
@@ -453,8 +453,7 @@ class HostQuantity:
     """
 
     name: str
-    first_core: int = 0
-    core_count: int = 0  # 0: all cores
+    core_ranges: tuple[range, ...] = ()  # indices of physical cores; (): all cores
     pid: int | None = None
 
     @property
@@ -479,9 +478,7 @@ class HostQuantity:
             owners = sample.pids if self.name in _OF_PROCESSES else sample.owners
             pid = self.pid
             return [value for value, owner in zip(values, owners, strict=True) if owner == pid and value == value]
-        if self.core_count == 1:
-            found = values[self.first_core : self.first_core + 1]
-            return found if found and found[0] == found[0] else ()
-        if self.core_count:
-            values = values[self.first_core : self.first_core + self.core_count]
-        return [value for value in values if value == value]  # NaN differs from itself
+        if not self.core_ranges:
+            return [value for value in values if value == value]  # NaN differs from itself
+        parts = (values[cores.start : cores.stop] for cores in self.core_ranges)
+        return [value for part in parts for value in part if value == value]

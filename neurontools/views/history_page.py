@@ -67,11 +67,11 @@ def history_page(context: RenderContext, width: int, height: int) -> TextPage:
             first, cores, name = core.cores[0].index, len(core.cores), f"ND {device} NC {core.index}"
     memory = context.snapshot.devices[device].memory_bytes if device < len(context.snapshot.devices) else 0
     memory = memory * cores // per_device if per_device else memory
-    chosen = {"first_core": first, "core_count": max(1, cores)}
+    chosen = (range(first, first + max(1, cores)),)
     plots = (
-        Plot(f"{name} utilization", HostQuantity("utilization_ratio", **chosen), 1.0, percent_label),
-        Plot(f"{name} device memory", HostQuantity("memory_bytes", **chosen), float(memory), bytes_label, "memory"),
-        Plot(f"{name} FLOPS", HostQuantity("flops_per_second", **chosen), None, units.flops_text),
+        Plot(f"{name} utilization", HostQuantity("utilization_ratio", chosen), 1.0, percent_label),
+        Plot(f"{name} device memory", HostQuantity("memory_bytes", chosen), float(memory), bytes_label, "memory"),
+        Plot(f"{name} FLOPS", HostQuantity("flops_per_second", chosen), None, units.flops_text),
     )
     page.add_lines(*plot_lines(context, plots, axis, width, height - len(page.lines)))
     return page

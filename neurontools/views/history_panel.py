@@ -29,8 +29,7 @@ _BASES = (0.9, 0.8, 0.5)
 @dataclass(frozen=True, slots=True)
 class _DeviceGroup:
     name: str
-    first_core: int = 0  # physical
-    core_count: int = 0  # 0: all cores
+    core_ranges: tuple[range, ...] = ()  # indices of physical cores; (): all cores
     memory_bytes: int = 0
     pid: int | None = None
 
@@ -72,7 +71,7 @@ def _filled(page: TextPage, height: int) -> TextPage:
 
 
 def _groups(context: RenderContext, height: int) -> list[_DeviceGroup]:
-    """Returns the groups of adjacent devices that get a plot each: one for all devices, or more if there is room."""
+    """Returns the groups of shown devices that get a plot each: one for all devices, or more if there is room."""
     if context.pid is not None:
         return [_DeviceGroup(f"PID {context.pid}", pid=context.pid)]
     devices = [device for device in context.snapshot.devices if device.index not in context.figures.hidden_devices]
@@ -84,10 +83,10 @@ def _groups(context: RenderContext, height: int) -> list[_DeviceGroup]:
     groups = []
     for at in range(0, len(devices), size):
         part = devices[at : at + size]
-        first, last = part[0].index, part[-1].index
+        core_ranges = tuple(range(device.index * per_device, (device.index + 1) * per_device) for device in part)
         memory_bytes = sum(device.memory_bytes for device in part)
         name = f"ND {ranges_text(device.index for device in part)}"
-        groups.append(_DeviceGroup(name, first * per_device, (last - first + 1) * per_device, memory_bytes))
+        groups.append(_DeviceGroup(name, core_ranges, memory_bytes))
     return groups
 
 
@@ -113,7 +112,7 @@ def _memory_plot(
 
 def _curve(context: RenderContext, group: _DeviceGroup, name: str, axis: TimeAxis) -> Curve:
     assert context.series is not None  # noqa: S101 - the axis is of a series
-    quantity = HostQuantity(name, group.first_core, group.core_count, group.pid)
+    quantity = HostQuantity(name, group.core_ranges, group.pid)
     return context.series.curve(quantity, axis, 2 if context.glyphs.is_dotted else 1)
 
 

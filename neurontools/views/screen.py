@@ -135,12 +135,18 @@ def draw_screen(context: RenderContext, width: int, height: int) -> TextPage:
         for target in body.targets if context.match_rows else ():
             if target.action == "row" and int(target.argument) in context.match_rows and target.row < len(body.lines):
                 body.lines[target.row] = styled(body.lines[target.row], FOUND)
+        _fit_lines(body, width - 2 * is_framed)
         page.append_page(framed(context, body, width) if is_framed else body)
     page.append_page(foot)
-    page.lines = [line if line_width(line) == width else fit(line, width) for line in page.lines[:height]]
+    del page.lines[height:]
     if context.glyphs is ASCII:
         page.lines = [ascii_only(line) for line in page.lines]
     return page
+
+
+def _fit_lines(page: TextPage, width: int) -> None:
+    """Cuts or pads the lines of a page that are not `width` cells wide."""
+    page.lines = [line if line_width(line) == width else fit(line, width) for line in page.lines]
 
 
 def title_bar(context: RenderContext, width: int) -> TextPage:

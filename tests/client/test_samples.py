@@ -19,9 +19,9 @@ from tests.harness.still_feed import StillFeed, message_of, snapshots
 MOMENTS = StillFeed(snapshots()).timeline.moments
 QUANTITIES = (
     HostQuantity("utilization_ratio"),
-    HostQuantity("utilization_ratio", first_core=2, core_count=2),
+    HostQuantity("utilization_ratio", (range(2, 4), range(6, 8))),
     HostQuantity("memory_bytes", pid=snapshots()[0].processes[0].pid),
-    HostQuantity("flops_per_second", first_core=1, core_count=1),
+    HostQuantity("flops_per_second", (range(1, 2),)),
     HostQuantity("executions_per_second"),
 )
 
@@ -168,7 +168,7 @@ def test_of_unequal_hosts_each_core_is_known_where_it_was() -> None:
     series = Series(Samples([sample_snapshot(taken, 1.0), replace(first, at_seconds=2.0)]))
     steps = series.core_steps(series.axis(2, 2.0))
     assert [step and len(step.means) for step in steps] == [4, 32]
-    absent = HostQuantity("utilization_ratio", first_core=9, core_count=1)
+    absent = HostQuantity("utilization_ratio", (range(9, 10),))
     assert series.curve(absent, series.axis(2, 2.0)).values[0] is None
 
 

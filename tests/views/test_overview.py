@@ -10,6 +10,7 @@ import pytest
 from neurontools.model import Finding, Health, NeuronCore, Severity, Snapshot, TrainingCounters
 from neurontools.model.process import Job
 from neurontools.tui.dashboard import Dashboard
+from neurontools.views.drawing.figures import DeviceFilter
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.lines import TextPage, plain_text
 from neurontools.views.drawing.render_context import RenderContext, ShownMoment
@@ -289,3 +290,14 @@ def test_the_history_fills_the_lines_that_are_left_and_the_frame_ends_every_line
         assert scenario == "idle" or blank <= size[1] // 5, blank
     assert ("HBM of ND 12-15" in "".join(shown)) == (size == (300, 80))
     assert "free" in "".join(plain_text(line) for line in dashboard.draw(80, 24).lines)
+
+
+def test_the_history_of_some_devices_has_nothing_of_the_devices_between_them() -> None:
+    busy = tuple(
+        replace(core, utilization_ratio=1.0 if core.device_index == 4 else 0.5) for core in snapshots()[0].cores
+    )
+    taken = [replace(snapshot, cores=busy) for snapshot in snapshots()]
+    dashboard = Dashboard(StillFeed(taken), DashboardSettings(), UNICODE, device_filter=DeviceFilter(frozenset((3, 5))))
+    shown = "".join(plain_text(line) for line in dashboard.draw(120, 24).lines)
+    assert "Utilization of ND 3,5: 50%" in shown
+    assert "100% " not in shown.partition("HBM of ND 3,5")[0].partition("Utilization of ND 3,5")[2]

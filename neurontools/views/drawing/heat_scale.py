@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
@@ -29,22 +28,36 @@ def heat_glyph(ratio: float, glyphs: Glyphs) -> str:
     return glyphs.heat[heat_step(ratio)]
 
 
-@lru_cache(4)
-def _cells_by_percent(glyphs: Glyphs) -> tuple[Run, ...]:
-    return tuple((heat_glyph(percent / 100, glyphs), LOADS[heat_step(percent / 100)]) for percent in range(101))
-
-
 def heat_sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs) -> list[Run]:
     """Draws the last `width` utilizations as a sparkline, newest at the right. An unknown value leaves a gap."""
     shown = values[-width:] if width > 0 else ()
-    runs: list[Run] = [(" " * (width - len(shown)), "text")] if width > len(shown) else []
-    cells = _cells_by_percent(glyphs)
-    for value in shown:
-        if value is None or not math.isfinite(value):
-            append_run(runs, " ", "text")
-        else:
-            append_run(runs, *cells[round(100 * min(1.0, max(0.0, value)))])
+    percents = [_percent(value) for value in shown]
+    # Only the last value changes at every tick.
+    runs = [*_sparkline_runs(tuple(percents[:-1]), width - len(shown), glyphs)]
+    for percent in percents[-1:]:
+        append_run(runs, *_sparkline_cell(percent, glyphs))
     return runs
+
+
+def _percent(value: float | None) -> int | None:
+    if value is None or value != value:  # NaN differs from itself
+        return None
+    return int(100 * value + 0.5) if 0.0 <= value <= 1.0 else 100 * (value > 0)
+
+
+@lru_cache(1024)
+def _sparkline_runs(percents: tuple[int | None, ...], blank_cells: int, glyphs: Glyphs) -> tuple[Run, ...]:
+    runs: list[Run] = [(" " * blank_cells, "text")] if blank_cells > 0 else []
+    for percent in percents:
+        append_run(runs, *_sparkline_cell(percent, glyphs))
+    return tuple(runs)
+
+
+@lru_cache(512)
+def _sparkline_cell(percent: int | None, glyphs: Glyphs) -> Run:
+    if percent is None:
+        return " ", "text"
+    return heat_glyph(percent / 100, glyphs), LOADS[heat_step(percent / 100)]
 
 
 def heat_legend(glyphs: Glyphs) -> list[Run]:

@@ -43,6 +43,10 @@ class ClickTarget:
     action: str
     argument: str = ""
 
+    def moved(self, rows: int, cells: int) -> ClickTarget:
+        """Returns the same area `rows` lines further down and `cells` cells further to the right."""
+        return ClickTarget(self.row + rows, self.left + cells, self.right + cells, self.action, self.argument)
+
 
 @dataclass(slots=True)
 class TextPage:
@@ -61,7 +65,7 @@ class TextPage:
         """Appends another page below this page. If the other page has a list, that list replaces this page's list."""
         offset = len(self.lines)
         self.lines.extend(other.lines)
-        self.targets += [replace(target, row=target.row + offset) for target in other.targets]
+        self.targets += [target.moved(offset, 0) for target in other.targets] if offset else other.targets
         if other.list_height:
             self.list_count, self.list_height, self.list_top = other.list_count, other.list_height, other.list_top
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from neurontools.client.events import HostEvent
@@ -131,9 +131,9 @@ def heading(context: RenderContext, text: str, width: int, right: str = "") -> L
 
 
 def framed(context: RenderContext, page: TextPage, width: int) -> TextPage:
-    """Draws a frame of `width` cells around a page, whose lines have two cells less. Adds a line at the bottom.
+    """Draws a frame of `width` cells around a page. Adds a line at the bottom.
 
-    The headings of the sections become parts of the frame.
+    All lines of the page must be `width - 2` cells wide. The headings of the sections become parts of the frame.
     """
     glyphs = context.glyphs
     top_left, top_right, bottom_left, bottom_right, left, right = ((corner, "rule") for corner in glyphs.corners)
@@ -143,9 +143,9 @@ def framed(context: RenderContext, page: TextPage, width: int) -> TextPage:
         if line and line[0][1] == "rule":  # the heading of a section
             lines.append((left, *line, right) if number else (top_left, *line, top_right))
         else:
-            lines.append((side, *fit(line, width - 2), side))
+            lines.append((side, *line, side))
     lines.append((bottom_left, (glyphs.rule * (width - 2), "rule"), bottom_right))
-    targets = [replace(target, left=target.left + 1, right=target.right + 1) for target in page.targets]
+    targets = [target.moved(0, 1) for target in page.targets]
     return TextPage(lines, targets, page.list_count, page.list_height, page.list_top)
 
 
