@@ -46,6 +46,7 @@ from neurontools.driver.environment import (
     PROFILE_STEPS,
     SUMMARY_DIRECTORY,
     VISIBLE_CORES,
+    logical_neuroncore_config,
 )
 from neurontools.driver.neuron_runtime import InvalidProfileSteps, parse_profile_steps, parse_visible_cores
 from neurontools.estimate.advice import EVERY_RULE, IGNORED_RULES
@@ -168,6 +169,8 @@ def _run_neuron_run(arguments: list[str]) -> int:
             from neurontools.cli.run.wait import CoreQueueTurn
 
             poll = stack.enter_context(CoreQueueTurn(longest_wait_seconds, workers or 1, environment)).end_when_owned
+        if workers is not None and VISIBLE_CORES not in environment:
+            _choose_worker_cores(workers, environment)
         return _run_script(_script_command(given, workers, script), given, environment, directory, poll, estimates)
 
 
@@ -226,6 +229,21 @@ def _choose_cores(given: dict[str, str], workers: int | None, environment: dict[
         environment.pop(NUM_CORES, None)
     elif VISIBLE_CORES not in environment and NUM_CORES not in environment and workers is None:
         environment[NUM_CORES] = "1"
+
+
+def _choose_worker_cores(workers: int, environment: dict[str, str]) -> None:
+    """Sets NEURON_RT_VISIBLE_CORES to consecutive free cores, of which each worker takes one by its local rank.
+
+    Changes nothing if there is no daemon or no such range; the workers then report the cause.
+    """
+    from neurontools.client.daemon_client import connect
+    from neurontools.free_cores import select
+
+    lnc = logical_neuroncore_config(environment)
+    with contextlib.suppress(UserError), connect(socket_path.configured_socket(None, environment)) as daemon:
+        cores = select(daemon.snapshot(), workers, logical_neuroncore_config=lnc)
+        if cores is not None:
+            environment[VISIBLE_CORES] = str(cores)
 
 
 def _script_command(given: dict[str, str], workers: int | None, script: list[str]) -> list[str]:

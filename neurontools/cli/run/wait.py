@@ -121,8 +121,8 @@ class CoreQueueTurn:
         total = len(logical_cores(snapshot, lnc))
         request = self._request
         first, count = request.first, request.count or total
-        if first is None and self._workers > 1:
-            first, count = 0, self._workers
+        if self._workers > 1:  # they take a core each, whatever NEURON_RT_NUM_CORES says
+            count = self._workers
         if first is None:
             ends = count > total or select(snapshot, count, logical_neuroncore_config=lnc) is not None
         else:

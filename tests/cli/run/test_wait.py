@@ -58,6 +58,7 @@ def waits(run: Started) -> None:
 def test_it_starts_when_the_cores_become_free(start: Callable[..., Started], hold: Hold) -> None:
     other = hold("1")
     assert start("--wait", "0", "script.py").end() == (0, "None 2.0\n", ""), "core 0 is free"
+    assert start("-n", "1", "script.py").end() == (0, "0 2.0\n", ""), "workers take the next free cores"
     run = start("--wait", "0", "--cores", "1", "script.py")
     waits(run)
     other.communicate()
