@@ -32,8 +32,11 @@ def main(arguments: list[str]) -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     cpus = len(os.sched_getaffinity(0))
     os.environ.setdefault(_THREADS, str(max(1, cpus // int(count))))
+    # Otherwise torchrun leaves a directory for logs in /tmp. neuron-run removes its own directory at its end.
+    logs = ["--log-dir", os.environ[SUMMARY_DIRECTORY]] if os.environ.get(SUMMARY_DIRECTORY) else []
+    options = ["--standalone", "--nproc-per-node", count, *logs, "-m", "neurontools.runtime"]
     try:
-        run.run(run.parse_args(["--standalone", "--nproc-per-node", count, "-m", "neurontools.runtime", *target]))
+        run.run(run.parse_args([*options, *target]))
     except failed as error:
         rank, failure = root_cause(error.failures, _exceptions_by_pid(os.environ.get(SUMMARY_DIRECTORY)))
         # `apart`, because a worker that was killed while it printed a traceback has left an unfinished line.

@@ -165,9 +165,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 )
 def test_a_worker_that_dies(start: Start, tmp_path: Path, how: str, exit_code: int, told: str) -> None:
     (tmp_path / "script.py").write_text(DYING)
-    run = start("--simulate", "trn1.2xlarge", "-n", "2", "script.py", how)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    run = start("--simulate", "trn1.2xlarge", "-n", "2", "script.py", how, TMPDIR=str(temporary))
     ended, _, errors = run.end()
     assert ended == exit_code, errors
+    assert list(temporary.iterdir()) == []
     (line,) = [line for line in errors.splitlines() if line.startswith("neuron-run: ")]
     assert line.startswith("neuron-run: worker 1 (PID ")
     assert line.endswith(told)
