@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -183,7 +185,7 @@ def patch_torch_compile() -> None:
 
     Patches torch.compile itself, because importing torch._dynamo takes a second.
     """
-    on_import("torch._dynamo", lambda dynamo: dynamo.register_backend(compile_backend, "neuron"))
+    on_import("torch._dynamo", _register_with_dynamo)
     original = torch.compile
 
     @functools.wraps(original)
@@ -197,6 +199,20 @@ def patch_torch_compile() -> None:
         return original(*arguments, **keywords)
 
     torch.compile = compile_
+
+
+def _register_with_dynamo(dynamo: Any) -> None:
+    """Adds the device's backend to Dynamo, and keeps Dynamo from compiling functions of the runtime by themselves.
+
+    C++ calls such functions, for example the process group's while DistributedDataParallel synchronizes buffers.
+    Functions that a compiled function calls, such as collectives, still become parts of its graph.
+    """
+    dynamo.register_backend(compile_backend, "neuron")
+    rules, runtime = dynamo.trace_rules, Path(__file__).parents[1]
+    for package in iter_modules([str(runtime)]):
+        if package.ispkg and package.name != "torch_xla_modules":  # scripts may compile functions of torch_xla
+            rules.add(f"neurontools.runtime.{package.name}")
+    rules.BUILTIN_INLINE_WHEN_CALLED.add(f"{runtime.as_posix()}/")
 
 
 class _MapOnHost(TorchDispatchMode):

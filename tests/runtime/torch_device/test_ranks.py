@@ -504,6 +504,20 @@ for function, numbers in expected.items():
     for k, number in enumerate(numbers):
         assert compiled(torch.full((2,), rank + k + 1.0, device=name)).tolist() == [number] * 2, function
 
+trained = []
+for where in ("cpu", name):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1)).to(where)
+    parallel = model if where == "cpu" else torch.compile(torch.nn.parallel.DistributedDataParallel(model))
+    for step in range(3):
+        value = torch.randn(4, 2, generator=torch.Generator().manual_seed(step)).to(where)  # the same on both ranks
+        model.zero_grad()
+        parallel(value).square().mean().backward()
+        with torch.no_grad():
+            for parameter in model.parameters(): parameter -= 0.1 * parameter.grad
+    trained.append([value.detach().cpu() for value in model.state_dict().values()])
+for ours, theirs in zip(*trained, strict=True): torch.testing.assert_close(ours, theirs)
+
 torch.manual_seed(0)
 layer = torch.nn.Linear(2, 1, bias=False).to(name)
 import tempfile, torch.distributed.checkpoint as checkpoint
