@@ -87,11 +87,12 @@ class CallSite:
 class RunFacts:
     """The input of the rules: counters and modelled step time of the rank with the most FLOPs.
 
-    `rank` is the entry of this rank in neuron-run's JSON summary.
+    `rank` is the entry of this rank in neuron-run's JSON summary; `ranks` has those of all ranks.
     """
 
     run: CountedRun
     rank: Mapping[str, Any]
+    ranks: tuple[Mapping[str, Any], ...]
     hardware: InstanceHardware
     step: StepTime
     call_sites: tuple[CallSite, ...]
@@ -105,7 +106,8 @@ class RunFacts:
         except EstimateError:
             return None
         rank = max(document["ranks"], key=lambda each: each.get("flop_total") or 0)
-        return cls(run, rank, hardware, step_time(run, hardware), tuple(_parse_call_sites(rank.get("places"))))
+        sites = tuple(_parse_call_sites(rank.get("places")))
+        return cls(run, rank, tuple(document["ranks"]), hardware, step_time(run, hardware), sites)
 
     def counter(self, name: str) -> float:
         """Returns the rank's value of a counter; 0 if it is missing."""

@@ -28,6 +28,8 @@ _FLOAT32_LEAST_SHARE = 0.5
 _FLOAT32_LEAST_COMPUTE_RATIO = 0.3
 _LOADER_WAIT_RATIO = 0.1
 _LOADER_WAIT_LEAST_SECONDS = 20e-3  # least wait for batches per step; a busy CPU alone can cause shorter waits
+_IMBALANCE_RATIO = 1.5
+_IMBALANCE_LEAST_SECONDS = 20e-3  # a busy CPU alone can cause smaller differences between ranks
 _MOST_COLLECTIVES_PER_STEP = 20
 _SMALL_COLLECTIVE_BYTES = 2**20
 _MEMORY_GROWTH_RATIO = 0.05
@@ -83,6 +85,28 @@ def _host_read(facts: RunFacts) -> Advice | None:
         effect_is=EffectBasis.DOCUMENTED,
         source="PyTorch/XLA's metrics analysis (0.5 a step); Neuron's guide to training with PyTorch",
         lost_ratio=0.9 * facts.host_ratio + 0.01,
+    )
+
+
+def _read_after_step(facts: RunFacts) -> Advice | None:
+    """Applies if the host reads results of executed graphs in more than half of the steps, outside of step closures.
+
+    All reads of an evaluation between two steps count as reads in one step.
+    """
+    sites = [site for site in facts.call_sites_of("result read") if site.steps > _HALF_OF_STEPS * facts.run.steps_total]
+    if not sites:
+        return None
+    return Advice(
+        rule="read-after-step",
+        truth=Truth.SCRIPT,
+        measured=f"the host read a result {sites[0].count} times in {facts.run.steps_total} steps; on hardware each "
+        "read waits for the device",
+        place=sites[0].text,
+        fix="read only every few steps, or in the background: xm.add_step_closure(print, args=(loss,), run_async=True)",
+        effect="the host traces the next step while the device executes this one",
+        effect_is=EffectBasis.DOCUMENTED,
+        source="PyTorch/XLA's metrics analysis (0.5 a step); Neuron's guide to training with PyTorch",
+        lost_ratio=0.5 * facts.host_ratio + 0.01,
     )
 
 
@@ -214,12 +238,39 @@ def _loader_wait(facts: RunFacts) -> Advice | None:
         rule="loader-wait",
         truth=Truth.CPU,
         measured=f"steps waited {duration_text(waited)} of {duration_text(training)} for batches",
-        place=facts.main_call_site("mark_step"),
+        place=facts.main_call_site("input"),
         fix="DataLoader(num_workers=…, persistent_workers=True), and compute once what is the same in each epoch",
         effect="at most the time waited; 0.6% with synthetic data",
         effect_is=EffectBasis.GUESS,
         source="xprof's threshold (10% of a step); the ViT article, step 2",
         lost_ratio=min(waited / training, 1.0) / 2,
+    )
+
+
+def _load_imbalance(facts: RunFacts) -> Advice | None:
+    """Applies if the work of a step, without collectives, takes one rank 1.5 times and 20 ms more than another."""
+    seconds_by_rank = {
+        int(rank.get("rank") or 0): (training - (rank.get("collective_seconds") or 0.0)) / rank["steps_total"]
+        for rank in facts.ranks
+        if (training := rank.get("training_seconds")) and rank.get("steps_total")
+    }
+    if len(seconds_by_rank) < 2:
+        return None
+    slow, fast = (choose(seconds_by_rank, key=seconds_by_rank.__getitem__) for choose in (max, min))
+    longest, shortest = seconds_by_rank[slow], max(0.0, seconds_by_rank[fast])
+    if longest < max(_IMBALANCE_RATIO * shortest, shortest + _IMBALANCE_LEAST_SECONDS):
+        return None
+    return Advice(
+        rule="load-imbalance",
+        truth=Truth.CPU,
+        measured=f"a step is {duration_text(longest)} of work for rank {slow}, and {duration_text(shortest)} for rank "
+        f"{fast}, which waits",
+        place=None,
+        fix="give all ranks equal batches: DistributedSampler, drop_last=True; do extra work on all ranks or on none",
+        effect="at most the time waited",
+        effect_is=EffectBasis.GUESS,
+        source="SageMaker's rule LoadBalancing (50%)",
+        lost_ratio=(longest - shortest) / longest / 2,
     )
 
 
@@ -400,12 +451,14 @@ def _deprecated_variable(facts: RunFacts) -> Advice | None:
 _RULES: dict[str, Callable[[RunFacts], Advice | None]] = {
     "recompile": _recompile,
     "host-read": _host_read,
+    "read-after-step": _read_after_step,
     "two-executions": _two_executions,
     "batches-per-execution": _batches_per_execution,
     "fallback": _fallback,
     "float32": _float32,
     "optimizer-on-host": _optimizer_on_host,
     "loader-wait": _loader_wait,
+    "load-imbalance": _load_imbalance,
     "small-collectives": _small_collectives,
     "memory-growth": _memory_growth,
     "hbm-headroom": _hbm_headroom,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 DEVICE_TIME = "times are of the simulated device (CPU)"
 
@@ -59,6 +59,19 @@ ENGINE_NAMES = {
     Engine.GPSIMD: "gpsimd",
     Engine.COLLECTIVES: "collectives",
 }
+
+
+class Phase(StrEnum):
+    """The part of a training step to which an operator belongs."""
+
+    FORWARD = "forward"  # includes the loss, and all operators outside the other phases
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    COLLECTIVES = "collectives"
+
+
+OPTIMIZER_SCOPE = ".step"
+"""The end of an optimizer's name in the scope of its operators, such as AdamW.step."""
 
 ALLOCATED, FREED = 0, 1
 """Values of `Allocation.action`."""
@@ -169,7 +182,8 @@ class OperatorDefinition:
     `flops` and `bytes` (arguments and results) are per execution. `result` is the layout of the first result, such as
     bfloat16[64,512], or "". `stack` is an index of `Profile.stacks`, None if unknown; a backward operator has the stack
     of its forward operator. `scope` names the modules around the operator, outermost first, such as
-    Bert/encoder/Linear. `compute_type` is the element type of the device's multiplications.
+    Bert/encoder/Linear, or the optimizer: AdamW.step. `compute_type` is the element type of the device's
+    multiplications.
     """
 
     graph: int
@@ -183,6 +197,15 @@ class OperatorDefinition:
     stack: int | None
     scope: str
     is_backward: bool
+
+    @property
+    def phase(self) -> Phase:
+        if self.engine is Engine.COLLECTIVES:
+            return Phase.COLLECTIVES
+        if self.is_backward:
+            return Phase.BACKWARD
+        is_update = any(name.endswith(OPTIMIZER_SCOPE) for name in self.scope.split("/"))
+        return Phase.OPTIMIZER if is_update else Phase.FORWARD
 
 
 @dataclass(frozen=True, slots=True)

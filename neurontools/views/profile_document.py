@@ -5,7 +5,7 @@ Field names end in their unit (`_bytes`, `_seconds`, `_ratio` of 0..1); null mea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -17,7 +17,8 @@ from neurontools.profile.analysis.memory import MemoryPeak
 from neurontools.profile.analysis.operators import GraphUse, OperatorUse
 from neurontools.profile.analysis.report import RankReport
 from neurontools.profile.analysis.steps import NS_PER_SECOND, SlowStep, TimeSplit
-from neurontools.profile.definitions import ENGINE_NAMES
+from neurontools.profile.analysis.verdict import Bound, find_verdict, phase_seconds
+from neurontools.profile.definitions import ENGINE_NAMES, Phase
 from neurontools.util.formats import copy_fields, csv_line, foreign_cell, json_text
 
 SCHEMA_VERSION = 1
@@ -159,6 +160,36 @@ class CollectivePart:
 
 
 @dataclass(frozen=True, slots=True)
+class CausePart:
+    """A cause of the duration of a step; `seconds` is per step, or of the whole profile if it has no steps."""
+
+    bound: Bound
+    text: str
+    seconds: float
+    ratio: float  # share of a step
+    line: str | None
+    next_step: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictPart:
+    """The kind of work that takes the largest share of a step, and all causes, the longest first."""
+
+    bound: Bound
+    ratio: float  # share of a step that this kind of work takes
+    causes: tuple[CausePart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModulePart:
+    """A module of the model, or an optimizer, with the totals of its operators by all ranks."""
+
+    name: str | None  # path of class names; null: operators outside of modules
+    seconds_by_phase: dict[str, float]
+    flop_total: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileDocument:
     """The JSON document of a profiled run. Lists by rank are in the order of `ranks`."""
 
@@ -170,8 +201,11 @@ class ProfileDocument:
     flop_total: int
     mfu_ratio: float | None
     waited_for_rank: int | None  # rank of the straggler, which waits least in collectives; null: no clear straggler
+    verdict: VerdictPart | None  # null: the profile covers no time
     split: SplitPart
+    seconds_by_phase: dict[str, float]  # device time of all operators; collectives include the wait for other ranks
     ranks: tuple[RankPart, ...]
+    modules: tuple[ModulePart, ...]
     operators: tuple[OperatorPart, ...]
     graphs: tuple[GraphPart, ...]
     collectives: tuple[CollectivePart, ...]
@@ -188,8 +222,11 @@ def profile_document(report: RunReport) -> ProfileDocument:
         steps_total=report.step_count,
         flop_total=report.flops,
         waited_for_rank=None if straggler is None else straggler.number,
+        verdict=_verdict_part(report),
         split=_split_part(report.split),
+        seconds_by_phase=_named_seconds(phase_seconds(report)),
         ranks=tuple(map(_rank_part, report.ranks)),
+        modules=tuple(ModulePart(use.name or None, _named_seconds(use.seconds), use.flops) for use in report.modules),
         operators=tuple(map(_operator_part, report.operators)),
         graphs=tuple(map(_graph_part, report.graphs)),
         collectives=tuple(
@@ -207,6 +244,21 @@ def profile_json(report: RunReport) -> str:
 def line_text(place: SourceLine | None) -> str | None:
     """Formats a source line with its full path; None if the line is unknown."""
     return None if place is None else str(place)
+
+
+def _verdict_part(report: RunReport) -> VerdictPart | None:
+    verdict = find_verdict(report)
+    if verdict is None:
+        return None
+    causes = tuple(
+        CausePart(each.bound, each.text, each.seconds, each.ratio, line_text(each.place), each.next_step or None)
+        for each in verdict.causes
+    )
+    return VerdictPart(verdict.bound, verdict.ratio, causes)
+
+
+def _named_seconds(seconds: Mapping[Phase, float]) -> dict[str, float]:
+    return {phase.value: time for phase, time in seconds.items()}
 
 
 def _split_part(split: TimeSplit) -> SplitPart:

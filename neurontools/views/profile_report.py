@@ -11,6 +11,7 @@ from neurontools.profile.analysis.memory import LineMemory
 from neurontools.profile.analysis.operators import (
     UNKNOWN_LINE,
     GraphUse,
+    ModuleUse,
     OperatorUse,
     largest_uses,
     seconds_by_engine,
@@ -18,7 +19,8 @@ from neurontools.profile.analysis.operators import (
 )
 from neurontools.profile.analysis.report import CollectiveUse, RankReport
 from neurontools.profile.analysis.steps import SlowStep
-from neurontools.profile.definitions import ENGINE_NAMES
+from neurontools.profile.analysis.verdict import find_verdict, phase_seconds
+from neurontools.profile.definitions import ENGINE_NAMES, Phase
 from neurontools.util.terminal import escape_controls
 from neurontools.util.units import (
     UNKNOWN,
@@ -61,8 +63,10 @@ def profile_page(report: RunReport, width: int, glyphs: Glyphs, most: int) -> Te
     """Draws all sections of the report. Tables have at most `most` rows, except those of ranks and collectives."""
     page = TextPage(title_lines(report, width))
     for lines in (
+        verdict_lines(report, width, glyphs),
         step_lines(report, width, glyphs),
         rank_lines(report, width, glyphs),
+        module_lines(report, width, glyphs, most),
         operator_lines(report, width, glyphs, most),
         graph_lines(report, width, glyphs, most),
         memory_lines(report, width, glyphs, most),
@@ -131,6 +135,24 @@ def title_lines(report: RunReport, width: int) -> list[Line]:
     ]
 
 
+def verdict_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
+    """Draws the verdict: the causes of the duration of a step with their shares, lines and next steps."""
+    verdict = find_verdict(report)
+    if verdict is None:
+        return []
+    note = f"{percent_text(verdict.ratio, 0)} of {'a step' if report.has_steps else 'the time'}"
+    lines = [section_heading(f"Verdict: {verdict.bound}", note, width, glyphs)]
+    for each in verdict.causes:
+        place = "" if each.place is None else f" ({place_label(each.place)})"
+        shares = (
+            f" {cell(percent_text(each.ratio, 1), 6, right=True)} {cell(duration_text(each.seconds), 9, right=True)}  "
+        )
+        lines.append(fit_marked(((shares, "strong"), (printable_name(each.text), "text"), (place, "label")), width))
+        if each.next_step:
+            lines.append(fit_marked(((" " * len(shares), "text"), ("do: ", "warn"), (each.next_step, "text")), width))
+    return lines
+
+
 def step_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
     """Draws the section on step time: time split, slow steps and use of the NeuronCores."""
     split = report.split
@@ -158,13 +180,13 @@ def step_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
         lines.append(labelled("first step", [(begun, "text"), (" (includes startup)", "dim")], width))
     lines += [labelled("slow step", [(_slow_text(each), "text")], width) for each in _slow_steps(report)]
     lines.append(labelled("NeuronCores", [(_core_use_text(report), "text")], width))
-    engines = seconds_by_engine(report.operators)
-    whole = sum(engines.values())
-    if whole:
-        shown_text = ", ".join(
-            f"{ENGINE_NAMES[engine]} {percent_text(time / whole, 1)}" for engine, time in engines.items()
-        )
-        lines.append(labelled("engines", [(shown_text, "text"), (" (inferred from operators' names)", "dim")], width))
+    engines = {ENGINE_NAMES[engine]: seconds for engine, seconds in seconds_by_engine(report.operators).items()}
+    phases = {phase.value: seconds for phase, seconds in phase_seconds(report).items()}
+    for label, parts, remark in (("phases", phases, ""), ("engines", engines, " (inferred from operators' names)")):
+        whole = sum(parts.values())
+        if whole:
+            shown_text = ", ".join(f"{name} {percent_text(seconds / whole, 1)}" for name, seconds in parts.items())
+            lines.append(labelled(label, [(shown_text, "text"), (remark, "dim")], width))
     return lines
 
 
@@ -299,6 +321,42 @@ def _operator_columns(is_several: bool) -> tuple[TableColumn[_OperatorRow], ...]
     spread: TableColumn[_OperatorRow] = TableColumn("RANKS", 6, 3, lambda row: row.spread)
     ranks = (spread,) if is_several else ()
     return (*columns[:4], *ranks, *columns[4:])
+
+
+def module_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
+    """Draws the table of the `most` modules and optimizers by time; [] if no operator has a module."""
+    modules = report.modules
+    if not any(use.name for use in modules):
+        return []
+    whole = sum(use.total_seconds for use in modules)
+    note = f"{len(modules)} in total" if len(modules) > most else ""
+    columns = fitting_columns(_MODULE_COLUMNS, width)
+    rows = (_ModuleRow(use, use.total_seconds / whole if whole else None) for use in modules[:most])
+    return [
+        section_heading("Modules by time", note, width, glyphs),
+        title_line(columns, width),
+        *(row_line(columns, row, width) for row in rows),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _ModuleRow:
+    use: ModuleUse
+    share_ratio: float | None
+
+
+def _phase_column(phase: Phase, order: int) -> TableColumn[_ModuleRow]:
+    return TableColumn(phase.name, 11, order, lambda row: duration_text(row.use.seconds.get(phase)))
+
+
+_MODULE_COLUMNS: tuple[TableColumn[_ModuleRow], ...] = (
+    TableColumn("SHARE", 6, 0, lambda row: percent_text(row.share_ratio, 1)),
+    TableColumn("TIME", 10, 1, lambda row: duration_text(row.use.total_seconds)),
+    _phase_column(Phase.FORWARD, 3),
+    _phase_column(Phase.BACKWARD, 3),
+    TableColumn("FLOP", 12, 2, lambda row: flop_text(row.use.flops) if row.use.flops else "0"),
+    TableColumn("MODULE", 0, 0, lambda row: printable_name(row.use.name) or "outside of modules", True),
+)
 
 
 def graph_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:

@@ -15,6 +15,7 @@ from neurontools.profile.analysis.operators import (
     build_flame_tree,
     largest_uses,
     seconds_by_engine,
+    source_text,
 )
 from neurontools.profile.analysis.report import RankReport
 from neurontools.profile.analysis.steps import (
@@ -25,6 +26,7 @@ from neurontools.profile.analysis.steps import (
     group_steps,
     latest_steps_timeline,
 )
+from neurontools.profile.analysis.verdict import find_verdict
 from neurontools.profile.definitions import CATEGORIES, ENGINE_NAMES
 from neurontools.util.formats import Markup, element, join_markup
 from neurontools.util.units import (
@@ -91,6 +93,7 @@ def profile_web_page(report: RunReport) -> str:
     body = element(
         "body",
         *_title_section(report, script),
+        *_verdict_section(report),
         *_step_section(report),
         *_timeline_section(report),
         *_rank_section(report),
@@ -128,6 +131,24 @@ def _title_section(report: RunReport, script: str) -> Iterator[Markup]:
     ]
     shown_text = (element("div", element("span", name), element("b", value)) for name, value in facts)
     yield element("div", *shown_text, class_="facts")
+
+
+def _verdict_section(report: RunReport) -> Iterator[Markup]:
+    verdict = find_verdict(report)
+    if verdict is None:
+        return
+    yield element("h2", f"Verdict: {verdict.bound}")
+    rows = [
+        (
+            (percent_text(each.ratio, 1), ""),
+            (duration_text(each.seconds), ""),
+            (each.text, "text"),
+            ("" if each.place is None else source_text(each.place), "text"),
+            (each.next_step, "text wide"),
+        )
+        for each in verdict.causes
+    ]
+    yield _table(("share", "time of a step" if report.has_steps else "time", "cause", "line", "next step"), rows)
 
 
 def _step_section(report: RunReport) -> Iterator[Markup]:

@@ -46,7 +46,11 @@ def place(what: str, steps: int, count: int | None = None, line: int = 7) -> dic
 def good(**changes: Any) -> dict[str, Any]:
     """The last stage, of which nothing is said, changed."""
     last: dict[str, Any] = {"dtype": "bfloat16", "batches_per_execution": 10}
-    return stage(**last | changes)
+    other_rank = changes.pop("other_rank", None)
+    document = stage(**last | changes)
+    if other_rank is not None:
+        document["ranks"].append(document["ranks"][0] | {"rank": 1, "flop_total": 0} | other_rank)
+    return document
 
 
 @pytest.mark.parametrize(
@@ -84,6 +88,21 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
         "7: the host read a value 61 times in 100",
         {"places": [place(READ, 21, 21, 5), place(READ, 30, 40)]},
     ),
+    ("read-after-step", "", {"places": [place("result read", 50), place(READ, 51)]}),
+    (
+        "read-after-step",
+        "7: the host read a result 60 times in 100 steps; on hardware each",
+        {"places": [place("result read", 50, 50, 5), place("result read", 51, 60)]},
+    ),
+    ("load-imbalance", "", {"training_seconds": 10.0}),
+    ("load-imbalance", "", {"training_seconds": 10.0, "other_rank": {"training_seconds": 14.9}}),
+    ("load-imbalance", "", {"training_seconds": 2.0, "other_rank": {"training_seconds": 3.9}}),
+    ("load-imbalance", "", {"other_rank": {"collective_seconds": 2.0}}),
+    (
+        "load-imbalance",
+        ": a step is 150.0 ms of work for rank 1, and 90.0 ms for rank 0, which waits",
+        {"training_seconds": 15.0, "collective_seconds": 6.0, "other_rank": {"collective_seconds": 0.0}},
+    ),
     ("two-executions", "", {"executions_total": 150, "places": [LOOP]}),
     ("two-executions", "", {"executions_total": 151}),
     ("two-executions", "", {"executions_total": 200, "places": [LOOP, place(READ, 30), place(SORT, 21)]}),
@@ -111,7 +130,11 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("loader-wait", "", {"training_seconds": 20.0, "loader_wait_seconds": 1.99}),
     ("loader-wait", "", {"training_seconds": 30.0, "loader_wait_seconds": 2.9}),
     ("loader-wait", "", {"training_seconds": None, "loader_wait_seconds": 9.0}),
-    ("loader-wait", "7: steps waited", {"training_seconds": 20.0, "loader_wait_seconds": 2.0, "places": [LOOP]}),
+    (
+        "loader-wait",
+        "7: steps waited",
+        {"training_seconds": 20.0, "loader_wait_seconds": 2.0, "places": [place("input", 100), *MARKS[1:]]},
+    ),
     ("small-collectives", "", {"collectives_total": 2000, "collective_bytes": 2000}),
     ("small-collectives", "", {"collectives_total": 2500, "collective_bytes": 2500 * MIB}),
     ("small-collectives", "25 collectives a step", {"collectives_total": 2500, "collective_bytes": 2500 * MIB - 1}),

@@ -51,7 +51,9 @@ class SlowState:
         time.perf_counter = lambda: clock() + 1.1  # as if it had taken so long
         return (SlowState, ())
 for value, target in pl.MpDeviceLoader(DataLoader(SlowRows(), batch_size=4), device):  # loader-wait outside-loop
-    step(value, target)
+    loss = step(value, target)
+    xm.mark_step()
+    print(loss.item())  # read-after-step
 torch.save(SlowState(), 'checkpoint.pt')  # checkpoint-cost
 """
 
@@ -112,6 +114,7 @@ for number in range(48):
         optimizer.step()
         optimizer.zero_grad()
     if number % 40 == 39: print(loss.item())
+    xm.add_step_closure(lambda value: print(value.item()), args=(loss,))
     xm.mark_step()
 """
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from neurontools.profile import Engine, GraphDefinition, OperatorDefinition, Profile, SourceLine
 from neurontools.profile.analysis.steps import NS_PER_SECOND
-from neurontools.profile.definitions import script_line
+from neurontools.profile.definitions import Phase, script_line
 
 UNKNOWN_LINE = "no line known"
 
@@ -78,6 +78,34 @@ def seconds_by_engine(uses: Sequence[OperatorUse]) -> dict[Engine, float]:
     for use in uses:
         found[use.engine] = found.get(use.engine, 0.0) + use.seconds
     return dict(sorted(((engine, time) for engine, time in found.items() if time > 0), key=lambda each: -each[1]))
+
+
+@dataclass(slots=True)
+class ModuleUse:
+    """The operators of one module of the model, or of an optimizer: the sum of all executions by all ranks.
+
+    `name` is the path of class names, such as Bert/Encoder/Linear; "" for operators outside of modules. The module
+    below a module has its own entry.
+    """
+
+    name: str
+    seconds: dict[Phase, float] = field(default_factory=dict)
+    flops: int = 0
+
+    @property
+    def total_seconds(self) -> float:
+        return sum(self.seconds.values())
+
+
+def module_uses(profiles: Sequence[Profile]) -> tuple[ModuleUse, ...]:
+    """Sums the executions of operators by module; the longest total time comes first."""
+    found: dict[str, ModuleUse] = {}
+    for profile in profiles:
+        for operator, count, total_ns, _ in executed_operators(profile):
+            use = found.setdefault(operator.scope, ModuleUse(operator.scope))
+            use.seconds[operator.phase] = use.seconds.get(operator.phase, 0.0) + total_ns / NS_PER_SECOND
+            use.flops += count * operator.flops
+    return tuple(sorted(found.values(), key=lambda use: (-use.total_seconds, use.name)))
 
 
 @dataclass(slots=True)

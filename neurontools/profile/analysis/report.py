@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from neurontools import catalog
 from neurontools.profile import ColumnTable, Engine, Profile, SpanKind, TrainingStep
 from neurontools.profile.analysis.memory import MemoryPeak, find_peak
-from neurontools.profile.analysis.operators import GraphUse, OperatorUse, executed_operators, graph_uses, operator_uses
+from neurontools.profile.analysis.operators import (
+    GraphUse,
+    ModuleUse,
+    OperatorUse,
+    executed_operators,
+    graph_uses,
+    module_uses,
+    operator_uses,
+)
 from neurontools.profile.analysis.steps import (
     NS_PER_SECOND,
     SlowStep,
@@ -128,6 +136,7 @@ class RunReport:
     ranks: tuple[RankReport, ...]  # at least one
     split: TimeSplit  # sum over all ranks
     operators: tuple[OperatorUse, ...]  # the longest first
+    modules: tuple[ModuleUse, ...]  # the longest first
     graphs: tuple[GraphUse, ...]  # graphs in the order of their first steps
     collectives: tuple[CollectiveUse, ...]  # the longest first
 
@@ -139,6 +148,10 @@ class RunReport:
     def step_count(self) -> int:
         """The number of steps of the rank with the most steps."""
         return max(len(rank.profile.steps) for rank in self.ranks)
+
+    @property
+    def has_steps(self) -> bool:
+        return any(len(rank.steps) for rank in self.ranks)
 
     @property
     def flops(self) -> int:
@@ -180,6 +193,7 @@ def build_report(profiles: Sequence[Profile]) -> RunReport:
         ranks=ranks,
         split=add_splits(rank.split for rank in ranks),
         operators=operator_uses(profiles),
+        modules=module_uses(profiles),
         graphs=graph_uses(profiles),
         collectives=sum_collectives(profiles),
     )

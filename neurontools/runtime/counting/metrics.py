@@ -6,8 +6,11 @@ import os
 import sys
 import sysconfig
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import get_ident
 from types import FrameType
 
 from neurontools.model.execution import bucket_index, bucket_seconds
@@ -132,7 +135,21 @@ class CallSiteCounter:
         self.counts: Counter[CallSite] = Counter()
         self.steps: Counter[CallSite] = Counter()
         self.step = 0
+        self._closure_threads: set[int] = set()
         self._latest: dict[CallSite, int] = {}
+
+    def is_in_closure(self) -> bool:
+        """Returns whether this thread runs a step closure, whose reads are not the fault of the script."""
+        return bool(self._closure_threads) and get_ident() in self._closure_threads
+
+    @contextmanager
+    def closure(self) -> Iterator[None]:
+        """Marks this thread as running step closures."""
+        self._closure_threads.add(get_ident())
+        try:
+            yield
+        finally:
+            self._closure_threads.discard(get_ident())
 
     def count_call(self, cause: str) -> None:
         """Counts an event for the script's line on the call stack. Does nothing if the stack has no such line."""

@@ -22,7 +22,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from neurontools.profile.definitions import ALLOCATED, FREED, GraphDefinition, OperatorDefinition, SourceLine, SpanKind
+from neurontools.profile.definitions import (
+    ALLOCATED,
+    FREED,
+    OPTIMIZER_SCOPE,
+    GraphDefinition,
+    OperatorDefinition,
+    SourceLine,
+    SpanKind,
+)
 from neurontools.profile.profile import Allocation, GraphExecution, MemoryLevels, Span, TrainingStep
 
 
@@ -131,6 +139,7 @@ _TORCH = str(Path(torch.__file__).parent) + "/"
 _LIBRARY = tuple({f"{path}/" for name in ("stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
 _PACKAGES = tuple({f"{path}/" for name in ("purelib", "platlib") if (path := sysconfig.get_path(name))})
 _CALL_OF_MODULE = torch.nn.Module._call_impl.__code__
+_STEP_OF_OPTIMIZER = torch.optim.Optimizer.profile_hook_step(lambda _: None).__code__  # the wrapper of every step()
 _current_node: Any = torch._C._current_autograd_node
 _sequence_number: Any = torch._C._autograd._get_sequence_nr
 
@@ -192,6 +201,8 @@ class StackTable:
                 break
             if frame.f_code is _CALL_OF_MODULE:
                 modules.append(type(frame.f_locals["self"]).__name__)
+            elif frame.f_code is _STEP_OF_OPTIMIZER:
+                modules.append(type(frame.f_locals["self"]).__name__ + OPTIMIZER_SCOPE)
             place = self._place(frame)
             if place is not None:
                 places.append(place)
@@ -388,7 +399,8 @@ class ProfileRing:
         self.record_span(kind, name, core, begun_ns, ended_ns, nbytes, self.stack_table.current_stack())
 
     def record_input_wait(self, begun_ns: int) -> None:
-        self.record_span(SpanKind.INPUT_WAIT, "input wait", -1, begun_ns, perf_counter_ns())
+        stack = self.stack_table.current_stack()
+        self.record_span(SpanKind.INPUT_WAIT, "input wait", -1, begun_ns, perf_counter_ns(), stack=stack)
 
     def record_collective(self, name: str, core: int, begun_ns: int, nbytes: int) -> None:
         self.record_span(SpanKind.COLLECTIVE, name, core, begun_ns, perf_counter_ns(), nbytes)

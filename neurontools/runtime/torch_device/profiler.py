@@ -20,6 +20,7 @@ from torch.utils.data import dataloader
 
 from neurontools.profile import Engine, Profile
 from neurontools.profile.formats.chrome_trace import merge_into_trace
+from neurontools.runtime.counting.metrics import call_sites
 from neurontools.runtime.counting.steps import INPUT, step_clock, steps
 from neurontools.runtime.profiling.recorder import InMemoryProfile
 from neurontools.runtime.profiling.ring import ring
@@ -195,6 +196,7 @@ def measure_input_wait() -> None:
     def timed(self: Any) -> Any:
         if step_clock.is_background():
             return original(self)
+        call_sites.count_call("input")
         began = time.perf_counter()
         entry = step_clock.open(INPUT, began)
         try:

@@ -67,7 +67,8 @@ class _Background:
     def _run(self) -> None:
         while (closure := self._queue.get()) is not None:
             try:
-                closure()
+                with call_sites.closure():
+                    closure()
             except BaseException as error:
                 self._error = self._error or error
 
@@ -100,7 +101,8 @@ def _run_step_closures() -> None:
         if is_async:
             _background.call(closure)
         else:
-            closure()
+            with call_sites.closure():
+                closure()
 
 
 def set_rng_state(seed: int, device: Any = None) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from neurontools.runtime.counting.metrics import call_sites
 from neurontools.runtime.counting.steps import INPUT, step_clock, steps
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.device import device as _device
@@ -140,6 +141,7 @@ class PerDeviceLoader:
             xm.mark_step()
         else:
             self._yielded += 1
+        call_sites.count_call("input")
         waited = time.perf_counter()
         item = self._batches.next()
         if ring.is_on:

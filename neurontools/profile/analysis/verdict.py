@@ -1,0 +1,249 @@
+"""The verdict on a run: which causes take the time of a training step, and what to do about each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+
+from neurontools.profile import Profile, SourceLine, SpanKind
+from neurontools.profile.analysis.operators import executed_operators
+from neurontools.profile.analysis.report import RankReport, RunReport
+from neurontools.profile.analysis.steps import NS_PER_SECOND, TimeSplit
+from neurontools.profile.definitions import Phase, script_line
+from neurontools.util.units import counted
+
+LEAST_CAUSE_RATIO = 0.01
+"""Causes that take a smaller share of the time are left out, unless a count is their evidence."""
+
+_LEAST_ACTION_RATIO = 0.1  # xprof's threshold for an input-bound step; a smaller cause has no next step
+_READS_PER_STEP = 0.5  # PyTorch/XLA's metrics analysis reports more transfers from the device than this
+_WARM_UP_STEPS = 5  # a training has usually compiled all its graphs after so many steps
+
+
+class Bound(StrEnum):
+    """The kind of work that takes the largest share of a step."""
+
+    INPUT = "input-bound"
+    COMMUNICATION = "communication-bound"
+    COMPILE = "compile-bound"
+    HOST = "host-bound"
+    COMPUTE = "compute-bound"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A cause of the duration of a step.
+
+    `seconds` is per step, or of the whole profile if it has no steps. `ratio` is its share of that time. `place` is
+    the line of the script with the largest part; None if unknown. `next_step` is "" if nothing is to be done.
+    """
+
+    bound: Bound
+    text: str
+    seconds: float
+    ratio: float
+    place: SourceLine | None
+    next_step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The causes in descending order of their time, and the kind of work that takes most of it."""
+
+    bound: Bound
+    ratio: float  # share of the time that work of kind `bound` takes
+    causes: tuple[Cause, ...]
+
+
+def find_verdict(report: RunReport) -> Verdict | None:
+    """Derives the verdict from a report. Returns None if the profile covers no time."""
+    if report.split.total_seconds <= 0:
+        return None
+    found = sorted(_causes(report), key=lambda cause: -cause.seconds)
+    shares = dict.fromkeys(Bound, 0.0)
+    for cause in found:
+        shares[cause.bound] += cause.ratio
+    bound = max(shares, key=shares.__getitem__)
+    shown = tuple(cause for cause in found if cause.ratio >= LEAST_CAUSE_RATIO or cause.next_step)
+    return Verdict(bound, shares[bound], shown)
+
+
+def phase_seconds(report: RunReport) -> dict[Phase, float]:
+    """Sums the device time of all operators by phase, the longest first. Collectives include the wait for ranks."""
+    found: dict[Phase, float] = {}
+    for module in report.modules:
+        for phase, seconds in module.seconds.items():
+            found[phase] = found.get(phase, 0.0) + seconds
+    return dict(sorted(((phase, time) for phase, time in found.items() if time > 0), key=lambda each: -each[1]))
+
+
+def _causes(report: RunReport) -> Iterator[Cause]:
+    split, steps = report.split, report.split_steps
+
+    def cause(bound: Bound, text: str, seconds: float, place: SourceLine | None, next_step: str = "") -> Cause:
+        return Cause(bound, text, seconds / steps, seconds / split.total_seconds, place, next_step)
+
+    def needs_action(seconds: float) -> bool:
+        return seconds >= _LEAST_ACTION_RATIO * split.total_seconds
+
+    yield cause(
+        Bound.INPUT,
+        "waiting for the data loader",
+        split.input_wait_seconds,
+        _longest_line(report.profiles, SpanKind.INPUT_WAIT),
+        "load batches in advance: DataLoader(num_workers=…, persistent_workers=True)"
+        if needs_action(split.input_wait_seconds)
+        else "",
+    )
+    yield cause(
+        Bound.COMMUNICATION,
+        _rank_wait_text(report),
+        split.collective_seconds,
+        None,
+        _rank_wait_step(report) if needs_action(split.collective_seconds) else "",
+    )
+    late_graphs = [graph for graph in report.graphs if graph.first_step > _WARM_UP_STEPS]
+    yield cause(
+        Bound.COMPILE,
+        f"compiling {counted(len(late_graphs), 'graph')} after step {_WARM_UP_STEPS}"
+        if late_graphs
+        else "waiting for compiled graphs",
+        split.compile_seconds,
+        late_graphs[-1].place if late_graphs else None,
+        f"keep shapes constant: pad to a few sizes, drop_last=True (in the last graph {late_graphs[-1].reason})"
+        if len(late_graphs) > 1
+        else "",
+    )
+    reads, reading_seconds, place = _host_reads(report)
+    reading_seconds = min(reading_seconds, split.transfer_seconds)
+    if reads > _READS_PER_STEP:
+        yield cause(
+            Bound.HOST,
+            f"{reads:.1f} host reads a step; on hardware each waits for the device",
+            reading_seconds,
+            place,
+            "read only every few steps, or in a closure: xm.add_step_closure(print, args=(loss,), run_async=True)",
+        )
+    transfers = split.transfer_seconds - reading_seconds
+    yield cause(
+        Bound.HOST,
+        "copying between host and device",
+        transfers,
+        _longest_line(report.profiles, SpanKind.TO_DEVICE),
+        "copy fewer bytes: create tensors on the device, and move each batch once" if needs_action(transfers) else "",
+    )
+    yield cause(
+        Bound.HOST,
+        "host code: Python, and tracing the script",
+        split.host_seconds,
+        None,
+        "several batches per execution: MpDeviceLoader(loader, device, batches_per_execution=10)"
+        if needs_action(split.host_seconds)
+        else "",
+    )
+    for phase, seconds, line in _executed_phases(report):
+        if phase is Phase.COLLECTIVES:
+            yield cause(Bound.COMMUNICATION, "moving data in collectives", seconds, line)
+        else:
+            yield cause(Bound.COMPUTE, "executing graphs" if phase is None else phase.value, seconds, line)
+
+
+def _executed_phases(report: RunReport) -> Iterator[tuple[Phase | None, float, SourceLine | None]]:
+    """Yields the time of executions by phase, without waiting for other ranks, and the line with the most time.
+
+    Divides the execution time of the steps in proportion to the operators of the whole profile. The phase is None if
+    no operator has a time.
+    """
+    by_phase: dict[Phase, Counter[SourceLine | None]] = {}
+    for profile in report.profiles:
+        for operator, _, total_ns, _ in executed_operators(profile):
+            by_phase.setdefault(operator.phase, Counter())[script_line(profile.stack(operator.stack))] += total_ns
+    totals_ns = {phase: lines.total() for phase, lines in by_phase.items()}
+    if Phase.COLLECTIVES in totals_ns:
+        waited_ns = sum(sum(profile.steps.column("collective_ns")) for profile in report.profiles)
+        totals_ns[Phase.COLLECTIVES] = max(0, totals_ns[Phase.COLLECTIVES] - waited_ns)
+    whole_ns = sum(totals_ns.values())
+    if not whole_ns:
+        yield None, report.split.compute_seconds, None
+        return
+    for phase, total_ns in totals_ns.items():
+        yield phase, report.split.compute_seconds * total_ns / whole_ns, by_phase[phase].most_common(1)[0][0]
+
+
+def _longest_line(profiles: Sequence[Profile], kind: SpanKind) -> SourceLine | None:
+    """Returns the line of the script with the most time in spans of one kind; None if no span has a stack."""
+    times: Counter[SourceLine] = Counter()
+    for profile in profiles:
+        for span in profile.spans:
+            place = script_line(profile.stack(span.stack)) if span.kind == kind else None
+            if place is not None:
+                times[place] += span.end_ns - span.start_ns + 1
+    return times.most_common(1)[0][0] if times else None
+
+
+def _host_reads(report: RunReport) -> tuple[float, float, SourceLine | None]:
+    """Returns the reads per step and rank, their seconds, and their most frequent line.
+
+    Counts only spans of `steady_steps`. Omits reads at lines that are in less than half of the steps, because these
+    are evaluations or logs.
+    """
+    reads, seconds = 0, 0.0
+    steps_by_line: dict[SourceLine, set[tuple[int, int]]] = {}
+    found: list[tuple[SourceLine | None, int]] = []
+    for rank in report.ranks:
+        steady = set(rank.steps.column("step"))
+        for span in rank.profile.spans:
+            if span.kind == SpanKind.FROM_DEVICE and span.step in steady:
+                place = script_line(rank.profile.stack(span.stack))
+                found.append((place, span.end_ns - span.start_ns))
+                if place is not None:
+                    steps_by_line.setdefault(place, set()).add((rank.number, span.step))
+    least = _READS_PER_STEP * report.split_steps
+    regular = {place for place, at in steps_by_line.items() if len(at) > least}
+    for place, duration_ns in found:
+        if place in regular:
+            reads += 1
+            seconds += duration_ns / NS_PER_SECOND
+    line = max(regular, key=lambda each: len(steps_by_line[each]), default=None)
+    return reads / report.split_steps, seconds, line
+
+
+def _rank_wait_text(report: RunReport) -> str:
+    straggler = report.straggler
+    if straggler is None:
+        return "ranks waiting for each other in collectives"
+    part, seconds = _excess(straggler, report.ranks)
+    reason = "" if part is None else f", which has {1e3 * seconds:.1f} ms more {part} a step"
+    return f"ranks waiting for rank {straggler.number}{reason}"
+
+
+def _rank_wait_step(report: RunReport) -> str:
+    straggler = report.straggler
+    if straggler is None:
+        return "reduce less often: gradient accumulation, larger buckets, or a larger batch per rank"
+    return f"give rank {straggler.number} the same work as the others, and look at its host"
+
+
+def _excess(straggler: RankReport, ranks: Sequence[RankReport]) -> tuple[str | None, float]:
+    """Returns the part of a step in which a rank exceeds the median of the others most, and its excess in seconds."""
+    others = [rank for rank in ranks if rank is not straggler]
+    own = _parts_per_step(straggler)
+    excess = {
+        name: seconds - median(_parts_per_step(other)[name] for other in others)
+        for name, seconds in own.items()
+        if name != _COLLECTIVES
+    }
+    part = max(excess, key=excess.__getitem__)
+    return (part, excess[part]) if excess[part] > 0 else (None, 0.0)
+
+
+_COLLECTIVES = "collectives"
+_EXCESS_NAMES = {"host tracing": "host code", "execute": "execution", "input wait": "waiting for input"}
+
+
+def _parts_per_step(rank: RankReport) -> dict[str, float]:
+    split: TimeSplit = rank.split
+    return {_EXCESS_NAMES.get(name, name): seconds / max(1, len(rank.steps)) for name, seconds in split.parts()}
