@@ -72,7 +72,7 @@ def test_hosts_are_told_with_our_rules_and_without_those_that_are_lost(fleet: Si
         server.answer('up{node="host-001"} == 0')
         document = json.loads(run(neuron_top, server, "--json").stdout)
         (lost,) = [host for host in document["hosts"] if host["link"] == "lost"]
-        assert lost["trouble"] == "it does not answer Prometheus"
+        assert (lost["name"], lost["trouble"]) == ("host-001", "it does not answer Prometheus")
         assert lost["neuroncore_count"] is None
 
 

@@ -149,6 +149,19 @@ def test_one_that_was_not_read_for_long_is_lost() -> None:
     )
 
 
+def test_a_host_with_an_old_snapshot_is_lost_though_prometheus_reads_it() -> None:
+    found = of(
+        identity=(sample(10.0, "frozen:1"), sample(10.0, "slow:1"), sample(10.0, "ahead:1")),
+        clocks=(sample(-600.0, "frozen:1"), sample(-20.0, "slow:1"), sample(90.0, "ahead:1")),
+    )
+    reason = "its neurond answers with a snapshot that is 10 m 10 s old"
+    assert (found["frozen:1"].link, found["frozen:1"].loss_reason) == (HostLink.LOST, reason)
+    assert found["slow:1"].link is found["ahead:1"].link is HostLink.LIVE
+    ages = {name: state.age_seconds(NOW.seconds) for name, state in found.items()}
+    assert ages == {"ahead:1": 10.0, "slow:1": 30.0, "frozen:1": 610.0}
+    assert [found[name].clock_ahead_seconds for name in ("ahead:1", "slow:1", "frozen:1")] == [90.0, 0.0, 0.0]
+
+
 def test_lost_ones_keep_what_was_known_of_them() -> None:
     before = of(identity=(sample(1.0, instance_type="trn1.2xlarge"), sample(1.0, "b:8000")))
     found = of(before, identity=(), lost=(sample(40.0, link="down"), sample(90.0, "b:8000", link="gone")))
@@ -158,6 +171,11 @@ def test_lost_ones_keep_what_was_known_of_them() -> None:
     assert found["b:8000"].loss_reason == "Prometheus no longer asks it"
     never = of(identity=(), lost=(sample(-1.0, link="down"),))["a:8000"]
     assert (never.summary, never.age_seconds(NOW.seconds)) == (None, None)
+    dead = (sample(40.0, "a:1", node="trn-0005", link="down"), sample(40.0, "b:1", node="moved", link="gone"))
+    places = {
+        name: found.place.text for name, found in of(identity=(sample(1.0, "c:1", node="moved"),), lost=dead).items()
+    }
+    assert places == {"trn-0005": "ssh:trn-0005", "b:1": "ssh:b", "moved": "ssh:moved"}
 
 
 def test_hosts_are_called_by_their_node_where_that_is_one() -> None:

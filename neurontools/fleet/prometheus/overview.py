@@ -20,8 +20,9 @@ from neurontools.model.jobs import JobState
 from neurontools.util.terminal import excerpt
 from neurontools.util.units import duration_text
 
-# A host is lost if the age of its snapshot exceeds both _LATE_SECONDS and _LATE_MEDIANS times the median age.
+# A host is lost if the time since Prometheus read it exceeds both _LATE_SECONDS and _LATE_MEDIANS times the median.
 _LATE_SECONDS, _LATE_MEDIANS = 120.0, 5.0
+_STALE_SECONDS = 60.0  # age of a snapshot when Prometheus read it; the limit of the alert NeuronSnapshotStale
 _SIMULATED_ID = "i-simulated"
 _LONGEST_LABEL = 200
 
@@ -52,25 +53,34 @@ def read_host_states(
         if not instance or not math.isfinite(sample.value):
             continue
         place = _place(instance, names[instance])
-        age = max(0.0, sample.value)
-        clocks = by_host.get("clocks", {}).get(instance)
+        since_read = max(0.0, sample.value)
+        clock_ahead = _value_of(by_host, "clocks", instance) or 0.0
+        stale = max(0.0, -clock_ahead)  # a stopped daemon cannot be told from a clock that is behind
+        age = since_read + stale
         state = HostState(
             place,
             HostLink.LIVE,
             summary=_summary(queries, sample, by_host, instance, now.unix_seconds - age),
             received_at_seconds=now.seconds - age,
-            clock_ahead_seconds=clocks[0].value if clocks else 0.0,
+            clock_ahead_seconds=max(0.0, clock_ahead),
             reported_steps_per_second=_value_of(by_host, "steps", instance),
         )
-        if age > late_seconds:
-            state = replace(
-                state, link=HostLink.LOST, loss_reason=f"Prometheus has not read it for {duration_text(age)}"
-            )
+        reason = ""
+        if since_read > late_seconds:
+            reason = f"Prometheus has not read it for {duration_text(since_read)}"
+        elif stale > _STALE_SECONDS:
+            reason = f"its neurond answers with a snapshot that is {duration_text(age)} old"
+        if reason:
+            state = replace(state, link=HostLink.LOST, loss_reason=reason)
         found[instance] = state
-    for sample in answers.get("lost", ()):
+    lost = tuple(sample for sample in answers.get("lost", ()) if sample.labels.get("instance", "") not in found)
+    lost_names = _names(lost)
+    for sample in lost:
         instance = sample.labels.get("instance", "")
         if instance and instance not in found:
-            found[instance] = _lost(instance, sample, before, now)
+            name = lost_names[instance]  # the node, unless another address is now this node
+            name = shown_label(instance) if name in names.values() else name
+            found[instance] = _lost(_place(instance, name), instance, sample, before, now)
     return tuple(found[instance] for instance in sorted(found))
 
 
@@ -104,10 +114,12 @@ def _by_instance(samples: Iterable[PrometheusSample]) -> dict[str, list[Promethe
     return found
 
 
-def _lost(instance: str, sample: PrometheusSample, before: Mapping[str, HostState], now: QueryTime) -> HostState:
+def _lost(
+    place: HostAddress, instance: str, sample: PrometheusSample, before: Mapping[str, HostState], now: QueryTime
+) -> HostState:
     """Returns the state of a host that is no longer scraped; the state keeps its last summary."""
     previous = next((state for state in before.values() if state.summary and state.summary.host_name == instance), None)
-    state = previous or HostState(_place(instance, shown_label(instance)))
+    state = previous or HostState(place)
     is_down = sample.labels.get("link") == DOWN
     reason = "it does not answer Prometheus" if is_down else "Prometheus no longer asks it"
     is_scraped = math.isfinite(sample.value) and sample.value >= 0

@@ -267,6 +267,7 @@ def jobs_query(*, is_recorded: bool) -> str:
 MOST_FINDINGS = 100  # limit of listed findings per severity, longest first; further findings are only counted
 LOOKBACK = "1h"
 CLOCK_SECONDS = 60
+FRESH_SECONDS = 10  # an older snapshot adds to the age of its host
 DOWN, GONE = "down", "gone"
 FULL_RATIO = 1000
 _CORES = 600  # more cores than any host has: 64 devices of 8 cores are 512
@@ -342,7 +343,7 @@ MEANINGS = {
     "requests": "requests a second",
     "findings": "the texts of findings",
     "lost": "which hosts are lost",
-    "clocks": "whose clock is wrong",
+    "clocks": "whose clock is wrong or snapshot is old",
     "jobs": "which jobs there are",
 }
 """The purpose of each query, for messages."""
@@ -418,11 +419,13 @@ _FINDINGS = " or ".join(
 )
 _SILENT = "max by (instance) (up) == 0"
 _LAST_SNAPSHOT_AGE = (
-    f"(time() - max by (instance) (max_over_time({SNAPSHOT_TIMESTAMP}[{LOOKBACK}])) unless on (instance) {_EACH_HOST})"
+    f"(time() - max by (instance, node) (max_over_time({SNAPSHOT_TIMESTAMP}[{LOOKBACK}]))"
+    f" unless on (instance) {_EACH_HOST})"
 )
 # Selects targets that are down, if their scrape job has scraped a neurond within LOOKBACK.
 _NEVER = (
-    f"-1 - max by (instance) (up == 0 and on (job) group by (job) (max_over_time({SNAPSHOT_TIMESTAMP}[{LOOKBACK}])))"
+    "-1 - max by (instance, node)"
+    f" (up == 0 and on (job) group by (job) (max_over_time({SNAPSHOT_TIMESTAMP}[{LOOKBACK}])))"
 )
 _LOST = (
     f'label_replace({_LAST_SNAPSHOT_AGE} and on (instance) ({_SILENT}), "link", "{DOWN}", "instance", ".*")'
@@ -430,4 +433,4 @@ _LOST = (
     f' or on (instance) label_replace({_NEVER} unless on (instance) {_EACH_HOST}, "link", "{DOWN}", "instance", ".*")'
 )
 _OFF = f"max by (instance) ({SNAPSHOT_TIMESTAMP} - timestamp({SNAPSHOT_TIMESTAMP}))"
-_CLOCKS = f"{_OFF} > {CLOCK_SECONDS} or {_OFF} < -{CLOCK_SECONDS}"
+_CLOCKS = f"{_OFF} > {CLOCK_SECONDS} or {_OFF} < -{FRESH_SECONDS}"
