@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neurond.system.clocks import by_wall_clock
 
 from neurontools.exporters.monitor.configuration import MonitorConfiguration, parse_configuration
 from neurontools.exporters.monitor.period import RecordBaseline
@@ -169,6 +170,15 @@ def test_a_process_lists_the_cores_of_its_devices_and_those_that_it_does_not_dri
     before, now = host.at(10), host.at(15)
     cores = runtime(made(now, before), 1)["neuroncore_counters"]["neuroncores_in_use"]
     assert list(cores) == [str(index) for index in range(8 // lnc)]
+
+    def memory(configuration: MonitorConfiguration = EVERYTHING) -> dict[str, dict[str, int]]:
+        used = runtime(made(now, before, configuration), 1)["memory_used"]["neuron_runtime_used_bytes"]
+        found: dict[str, dict[str, int]] = used["usage_breakdown"]["neuroncore_memory_usage"]
+        assert used["neuron_device"] == sum(found["1"].values()) > 0
+        return found
+
+    assert list(memory()) == list(cores)
+    assert set(memory()["2"].values()) == {0}
     assert list(cores["1"].get("v3d", ())) == (["nc_v3.2", "nc_v3.3"] if lnc == 2 else [])
     breakdown = cores["2"].pop("v3d", {})
     assert cores["2"] == {"neuroncore_utilization": 0.0, "flops": 0, "effective_flops": 0}
@@ -178,6 +188,7 @@ def test_a_process_lists_the_cores_of_its_devices_and_those_that_it_does_not_dri
         {"neuroncores_in_use": "held", "neuron_runtimes": [{"metrics": [{"type": "neuroncore_counters"}]}]}
     )
     assert list(runtime(made(now, before, held), 1)["neuroncore_counters"]["neuroncores_in_use"]) == ["1"]
+    assert list(memory(replace(EVERYTHING, lists_held_cores_only=True))) == ["1"]
 
 
 def test_ecc_events_are_of_the_period_and_at_first_since_the_driver_was_loaded() -> None:
@@ -192,6 +203,8 @@ def test_ecc_events_are_of_the_period_and_at_first_since_the_driver_was_loaded()
     assert total > corrected(first, None) > 0
     assert corrected(first, None) + corrected(second, first) == total == corrected(second, None)
     assert corrected(second, second) == 0
+    periods = [made(second, before)["system_data"]["neuron_hw_counters"]["period"] for before in (None, first)]
+    assert periods == [second.taken_at_seconds, 2.0], "at most since the host was started"
     assert second.health is not None
     unread = tuple(replace(device, ecc=replace(device.ecc, mem_corrected_total=None)) for device in second.devices)
     why = "neuron3/stats/hardware/mem_ecc_corrected can't be read: is empty"
@@ -199,6 +212,19 @@ def test_ecc_events_are_of_the_period_and_at_first_since_the_driver_was_loaded()
     assert corrected(unread_snapshot, first) == corrected(second, unread_snapshot) == 0
     counters = made(unread_snapshot, first)["system_data"]["neuron_hw_counters"]
     assert counters["error"] == f"device 3: {why}"
+
+
+def test_a_period_in_which_the_clock_was_set_has_only_its_own_executions() -> None:
+    host = ScenarioHost("trn1.2xlarge")
+    before, now = host.at(100), host.at(105)
+    done = [
+        runtime(made(each, before))["execution_stats"]["execution_summary"]
+        for each in (now, by_wall_clock(now, 3600.0))
+    ]
+    assert done[0] == done[1]
+    total = now.processes[0].executions
+    assert total is not None
+    assert 0 < done[1]["completed"] < total.completed_total / 10
 
 
 def test_silence_is_an_error_and_not_a_zero() -> None:

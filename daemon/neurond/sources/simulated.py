@@ -290,7 +290,7 @@ class SimulatedRank:
             self.executions += 1
             self.last_execution_seconds = now_seconds
 
-    def report(self, now_seconds: float, started_at_unix_seconds: float, measured_at_seconds: float) -> RuntimeReport:
+    def report(self, now_seconds: float, started_at_unix_seconds: float, started_at_seconds: float) -> RuntimeReport:
         """Returns the rank's report. `now_seconds` counts from the start of the load."""
         counts = dict(sorted(self.latency_counts.items()))
         histogram = model.LatencyHistogram(tuple(counts), tuple(counts.values()), self.latency_seconds)
@@ -305,7 +305,7 @@ class SimulatedRank:
             last_execution_at_unix_seconds=last_at,
         )
         return RuntimeReport(
-            measured_at_seconds=measured_at_seconds,
+            measured_at_seconds=started_at_seconds + now_seconds,
             cores={0: core},
             models=(self._model(now_seconds, last_at),) if self.memory.model_code_bytes else (),
             host_memory=model.HostMemory(dma_buffers_bytes=2**20, tensors_bytes=4 * 2**20),
@@ -313,6 +313,7 @@ class SimulatedRank:
             errors=self.errors,
             total_latency_histogram=histogram,
             device_latency_histogram=histogram,
+            counted_since_seconds=started_at_seconds,
         )
 
     def _model(self, now_seconds: float, last_at_unix_seconds: float | None) -> model.LoadedModel:
@@ -468,9 +469,7 @@ class SyntheticLoad:
         self._steps = max(self._steps, due)
         elapsed_seconds = (self._steps - 1) * STEP_SECONDS
         for token, rank in self._ranks.items():
-            report = rank.report(
-                elapsed_seconds, self._started_at_unix_seconds, self._started_at_seconds + elapsed_seconds
-            )
+            report = rank.report(elapsed_seconds, self._started_at_unix_seconds, self._started_at_seconds)
             # A real process may have taken memory of the HBM stack. The rank then keeps its previous report.
             with contextlib.suppress(DeviceMemoryExhausted):
                 self._allocator.report(token, report)

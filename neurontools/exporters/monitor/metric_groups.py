@@ -83,7 +83,8 @@ def runtime_report(
     only the NeuronCores that the process holds, as AWS's guide says.
     """
     writers = _RUNTIME_WRITERS | {
-        NEURONCORE_COUNTERS: partial(_neuroncore_counters, lists_held_cores_only=lists_held_cores_only)
+        NEURONCORE_COUNTERS: partial(_neuroncore_counters, lists_held_cores_only=lists_held_cores_only),
+        MEMORY_USED: partial(_memory_used, lists_held_cores_only=lists_held_cores_only),
     }
     return cast(RuntimeReport, {name: writers[name](process, periods[name]) for name in sorted(periods)})
 
@@ -123,20 +124,24 @@ def _held_cores(process: Process, period: RecordPeriod) -> Iterable[tuple[str, C
         )
 
 
-def _other_cores(process: Process, snapshot: Snapshot) -> dict[str, CoreCounters]:
-    """Returns entries with utilization 0 for NeuronCores that the process does not hold, on the devices that it uses.
+def _other_core_indices(process: Process, snapshot: Snapshot) -> Iterable[int]:
+    """Returns the NeuronCores that the process does not hold, on the devices that it uses.
 
     Readers look cores up by index, so no index may be absent.
     """
-    per_device, lnc = _cores_per_device(process, snapshot), process.logical_neuroncore_config
-    process_cores = set(process.neuroncore_indices)
+    per_device, process_cores = _cores_per_device(process, snapshot), set(process.neuroncore_indices)
+    for device in process.device_indices:
+        yield from (i for i in range(device * per_device, (device + 1) * per_device) if i not in process_cores)
+
+
+def _other_cores(process: Process, snapshot: Snapshot) -> dict[str, CoreCounters]:
+    """Returns entries with utilization 0 for the NeuronCores that the process does not hold."""
+    lnc = process.logical_neuroncore_config
     return {
         str(index): _core_counters(
             process, snapshot, 0.0, dict.fromkeys(range(index * lnc, index * lnc + lnc), 0.0), 0.0
         )
-        for device in process.device_indices
-        for index in range(device * per_device, (device + 1) * per_device)
-        if index not in process_cores
+        for index in _other_core_indices(process, snapshot)
     }
 
 
@@ -171,16 +176,19 @@ def _execution_stats(process: Process, period: RecordPeriod) -> ExecutionStats:
     }
 
 
-def _memory_used(process: Process, period: RecordPeriod) -> MemoryUsed:
+def _memory_used(process: Process, period: RecordPeriod, *, lists_held_cores_only: bool) -> MemoryUsed:
     host = _host_breakdown(process.host_memory)
-    cores = dict(sorted(_core_memory(process, period.now)))
+    cores = dict(_core_memory(process, period.now))
+    if cores and not lists_held_cores_only:
+        none = cast(CoreBreakdown, dict.fromkeys(_CORE_CATEGORIES, 0))
+        cores |= {str(index): none for index in _other_core_indices(process, period.now)}
     cores_per_device = _cores_per_device(process, period.now)
     return {
         "period": period.seconds,
         "neuron_runtime_used_bytes": {
             "host": _sum_breakdown(host),
             "neuron_device": sum(map(_sum_breakdown, cores.values())),
-            "usage_breakdown": {"host": host, "neuroncore_memory_usage": cores},
+            "usage_breakdown": {"host": host, "neuroncore_memory_usage": dict(sorted(cores.items()))},
         },
         "loaded_models": [_model_entry(model, cores_per_device) for model in process.models],
         "error": "" if cores or process.core_indices else _unknown_cores_error(process),
@@ -247,7 +255,6 @@ def _runtime_vcpu_usage(process: Process, period: RecordPeriod) -> RuntimeVcpuUs
 
 _RUNTIME_WRITERS: dict[str, Callable[[Process, RecordPeriod], object]] = {
     EXECUTION_STATS: _execution_stats,
-    MEMORY_USED: _memory_used,
     RUNTIME_VCPU_USAGE: _runtime_vcpu_usage,
 }
 
@@ -348,8 +355,9 @@ def _vcpu_usage(period: RecordPeriod) -> VcpuUsageGroup:
 def _hw_counters(period: RecordPeriod) -> HwCounters:
     before = {device.index: device for device in period.before.devices} if period.before else {}
     unknown = {} if period.now.health is None else period.now.health.unknown_devices
+    # Without a baseline, the counts begin when the driver was loaded, at most the uptime of the host ago.
     return {
-        "period": period.seconds,
+        "period": period.seconds if period.before or not period.now.devices else period.now.taken_at_seconds,
         "neuron_devices": [_device_ecc(device, before.get(device.index)) for device in period.now.devices],
         "error": next((f"device {index}: {reason}" for index, reason in unknown.items()), ""),
     }
