@@ -12,7 +12,7 @@ SEED ?= 1
 COUNT ?= 100
 MINUTES ?= 20
 
-.PHONY: help demo test test-all campaign reach mutants consumers viewers frameworks check lint types imports spelling generated api package man-pages format proto benchmarks release release-check clean
+.PHONY: help demo test test-all campaign reach mutants consumers viewers frameworks serving check lint types imports spelling generated api package man-pages format proto benchmarks release release-check clean
 
 help:
 	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
@@ -24,6 +24,7 @@ help:
 	@echo "make consumers   install what some tests run beside ours: Ray, Datadog's check, Helm, models of Kubernetes, its Prometheus operator and Grafana"
 	@echo "make viewers     install what some tests open profiles in: Perfetto, xprof, TensorBoard, HolisticTraceAnalysis"
 	@echo "make frameworks  install what some tests train with: transformers, accelerate, Lightning, PEFT, TRL, torchft"
+	@echo "make serving     install what the example of a server needs: starlette, uvicorn"
 	@echo "make check       run all checks: lint, types, imports, spelling, generated code, the API, manual pages, package"
 	@echo "make format      format the code"
 	@echo "make proto       write the generated modules of the gRPC API"
@@ -39,7 +40,7 @@ test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(PYTEST)
 
 # The slow tests, and the property tests once more with all their examples.
-test-all: test $(VENV)/consumers/stamp $(VENV)/viewers/stamp $(VENV)/frameworks/stamp
+test-all: test $(VENV)/consumers/stamp $(VENV)/viewers/stamp $(VENV)/frameworks/stamp $(VENV)/serving/stamp
 	ALL_EXAMPLES=1 $(BIN)/python -m pytest -n auto --dist worksteal -m 'slow or hypothesis' $(PYTEST)
 
 campaign: $(VENV)/test.stamp
@@ -57,6 +58,8 @@ consumers: $(VENV)/consumers/stamp
 viewers: $(VENV)/viewers/stamp
 
 frameworks: $(VENV)/frameworks/stamp
+
+serving: $(VENV)/serving/stamp
 
 check: lint types imports spelling generated api man-pages package
 
@@ -154,6 +157,13 @@ $(VENV)/viewers/stamp: $(VENV)/bin/python pyproject.toml
 	@$(BIN)/python -m venv $(VENV)/viewers
 	@$(VENV)/viewers/bin/python -m pip install --quiet --disable-pip-version-check \
 	    $$($(BIN)/python scripts/requirements-of viewers)
+	@touch $@
+
+# Packages for examples/serve.py alone, which tests add to its path: the product needs no web framework.
+$(VENV)/serving/stamp: $(VENV)/bin/python pyproject.toml
+	@echo "installing starlette and uvicorn into $(VENV)/serving"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(VENV)/serving \
+	    $$($(BIN)/python scripts/requirements-of serving)
 	@touch $@
 
 # An environment of its own: only releases need it.
