@@ -1,4 +1,4 @@
-"""The import hook that provides stand-ins for torch_xla, torch_neuronx and neuronx_distributed.
+"""The import hook that provides stand-ins for packages of the Neuron SDK, such as torch_xla and torch_neuronx.
 
 Scripts can import unsupported names of these packages, but not use them.
 """
@@ -29,6 +29,7 @@ VERSIONS = {
     "torch_neuronx": "2.9.0+neurontools",
     "neuronx_distributed": "0.15.0+neurontools",
     "libneuronxla": "2.2.0+neurontools",
+    "neuronperf": "1.8.0+neurontools",
 }
 """The version of each package: the API version that it follows, and a suffix.
 
@@ -227,7 +228,7 @@ def _file_finder(path: str) -> FileFinder:
 
 
 class TorchXlaFinder(MetaPathFinder):
-    """Finds neurontools' stand-ins for torch_xla, torch_neuronx and neuronx_distributed.
+    """Finds neurontools' stand-ins for packages of the Neuron SDK.
 
     It is the last finder, so an installed torch_xla takes precedence. NEURONTOOLS_FORCE_TORCH_XLA=1 makes it the first.
     """

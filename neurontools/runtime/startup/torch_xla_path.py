@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class FirstImport:
-    """A finder for the first import of torch_xla, torch_neuronx or neuronx_distributed; it installs the import hook."""
+    """A finder for the first import of a package that has a stand-in; it installs the import hook."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Returns the spec of the imported package from TorchXlaFinder, which replaces this finder."""
-        if fullname not in ("torch_xla", "torch_neuronx", "neuronx_distributed"):
+        if fullname not in ("torch_xla", "torch_neuronx", "neuronx_distributed", "neuronperf"):
             return None
         if self in sys.meta_path:
             sys.meta_path.remove(self)
