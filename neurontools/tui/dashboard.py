@@ -26,12 +26,14 @@ _WINDOWS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
 
 
 def _show_help(dashboard: DashboardState) -> None:
+    """Shows the keys, and the line with the legend below the page."""
+    dashboard.settings.show("is_legend_shown", True)
     lines = keys.help_lines(dashboard.keymap.actions)
     dashboard.open_dialog = OpenDialog(Dialog("Keys", lines, hint="Up and down scroll, Esc closes"))
 
 
 def _go_back(dashboard: DashboardState) -> None:
-    """Clears the search of the list. Without a search, closes the details. Without details, clears the filter."""
+    """Clears the search of the list, else closes the details, else clears the filter, else hides the legend."""
     if dashboard.search_text and (dashboard.details_pid is None or dashboard.is_context_list):
         dashboard.search_text = ""
     elif dashboard.details_pid is not None and dashboard.details_opened_from:
@@ -40,6 +42,8 @@ def _go_back(dashboard: DashboardState) -> None:
         dashboard.close_details()
     elif dashboard.page == "processes" and dashboard.filter_text:
         dashboard.filter_text = ""
+    else:
+        dashboard.settings.is_legend_shown = False
 
 
 def _show_setup(dashboard: DashboardState) -> None:
@@ -116,6 +120,8 @@ def _toggle_tree(dashboard: DashboardState) -> None:
     dashboard.is_tree_shown = not dashboard.is_tree_shown
     dashboard.opened = all_node_keys(context) if dashboard.is_tree_shown else frozenset()
     dashboard.lists["overview"] = ListState()
+    if dashboard.is_tree_shown and dashboard.page == "overview":
+        dashboard.show_message("the memory tree takes the place of the jobs and the history; x brings them back")
 
 
 def _toggle_compact(dashboard: DashboardState) -> None:

@@ -21,9 +21,11 @@ class KeyAction:
 ACTIONS = (
     KeyAction(("q", "ctrl+c"), "q, Ctrl-C", "quit", "quit", "General"),
     KeyAction(("ctrl+z",), "Ctrl-Z", "suspend", "leave it to the background; fg brings it back", "General"),
-    KeyAction(("question_mark", "f1"), "?, F1", "show_help", "this help", "General"),
+    KeyAction(("question_mark", "f1"), "?, F1", "show_help", "this help, and the legend of bars and marks", "General"),
     KeyAction(("ctrl+p",), "Ctrl-P", "show_palette", "command palette: every action by name", "General"),
-    KeyAction(("escape",), "Esc", "go_back", "close a dialog, details, the search or the filter", "General"),
+    KeyAction(
+        ("escape",), "Esc", "go_back", "close a dialog, details, the search, the filter or the legend", "General"
+    ),
     KeyAction(("O",), "O", "show_setup", "setup: columns, order, theme, page, devices, thresholds", "General"),
     KeyAction(("T",), "T", "next_theme", "next theme: dark, light, colour-blind, mono", "General"),
     KeyAction(("S",), "S", "save_screenshot", "save the screen as SVG", "General"),

@@ -13,7 +13,7 @@ from neurontools.client.backfill import EndedProcessFetch, EndedProcessLog
 from neurontools.client.events import HostEvent
 from neurontools.client.feed import Feed, LiveFeed
 from neurontools.driver.processes import OwnUsage, ProcessContext, read_process_context
-from neurontools.model import EndedProcess, Snapshot, VcpuTimes, VcpuUsage
+from neurontools.model import EndedProcess, Host, Snapshot, VcpuUsage
 from neurontools.model.health import verdicts
 from neurontools.model.host import vcpu_usage_between
 from neurontools.views.drawing.figures import DeviceFilter, Figures
@@ -36,6 +36,15 @@ _COST_SECONDS = 1.0
 _LONGEST_APART_SECONDS = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class HostRates:
+    """Use of each vCPU and rate of context switches, from the snapshot before to the one taken at `at_seconds`."""
+
+    at_seconds: float
+    vcpus: tuple[VcpuUsage, ...] = ()
+    context_switches_per_second: float | None = None
+
+
 class AuxiliaryData:
     """Data that a snapshot lacks: ended processes, vCPU use, neuron-top's own cost, and environments of processes.
 
@@ -47,8 +56,8 @@ class AuxiliaryData:
         self._ended_log = EndedProcessLog()
         self._fetch: EndedProcessFetch | None = None
         self._process_context: tuple[float, ProcessContext] | None = None
-        self._times: tuple[float, tuple[VcpuTimes, ...]] = (0.0, ())
-        self._vcpus: tuple[float, tuple[VcpuUsage, ...]] = (-1.0, ())
+        self._host: tuple[float, Host] | None = None  # time and host of the last snapshot of `host_rates`
+        self._rates = HostRates(-1.0)
         self._own_usage = OwnUsage()
         self._own_at_seconds = float("-inf")
 
@@ -61,18 +70,24 @@ class AuxiliaryData:
         self._ended_log.read(self._feed.timeline)
         return self._ended_log.until(snapshot.taken_at_unix_seconds)
 
-    def vcpus(self, snapshot: Snapshot, index: int) -> tuple[VcpuUsage, ...]:
-        """Returns the use of each vCPU since the previous snapshot. `index` is the timeline index of `snapshot`."""
-        at_seconds = snapshot.taken_at_seconds
-        if self._vcpus[0] == at_seconds:
-            return self._vcpus[1]
-        before_at, before = self._times
-        if not 0 < at_seconds - before_at <= _LONGEST_APART_SECONDS and index > 0:
-            before = self._feed.timeline.moments[index - 1].snapshot().host.vcpu_times
-        spent = vcpu_usage_between(snapshot.host.vcpu_times, before) if before else None
-        self._times = at_seconds, snapshot.host.vcpu_times
-        self._vcpus = at_seconds, spent[1] if spent is not None else snapshot.host.vcpus
-        return self._vcpus[1]
+    def host_rates(self, snapshot: Snapshot, index: int) -> HostRates:
+        """Returns rates since the previous snapshot. `index` is the timeline index of `snapshot`."""
+        at_seconds, host = snapshot.taken_at_seconds, snapshot.host
+        if self._rates.at_seconds == at_seconds:
+            return self._rates
+        before = self._host
+        if (before is None or not 0 < at_seconds - before[0] <= _LONGEST_APART_SECONDS) and index > 0:
+            earlier = self._feed.timeline.moments[index - 1].snapshot()
+            before = earlier.taken_at_seconds, earlier.host
+        vcpus, per_second = host.vcpus, None
+        if before is not None and before[0] < at_seconds:
+            spent = vcpu_usage_between(host.vcpu_times, before[1].vcpu_times) if before[1].vcpu_times else None
+            vcpus = spent[1] if spent is not None else vcpus
+            totals = before[1].context_switches_total, host.context_switches_total
+            if totals[0] is not None and totals[1] is not None and totals[0] <= totals[1]:
+                per_second = (totals[1] - totals[0]) / (at_seconds - before[0])
+        self._host, self._rates = (at_seconds, host), HostRates(at_seconds, vcpus, per_second)
+        return self._rates
 
     def own_cost(self) -> ProcessCost | None:
         """Returns the CPU and memory use of neuron-top itself over the last second; None for a recording."""
@@ -130,6 +145,7 @@ class DashboardSettings:
     columns: tuple[str, ...] = ()  # keys of the columns of the process list, in order; empty: all that fit
     start_page: str = ""  # page to start with; "": the last page of the previous run
     idle_below_percent: float = 2.0  # a held core below this utilization is shown as idle
+    is_legend_shown: bool = False  # whether a line explains bars, colours and marks; shown at the first start
     late_after_seconds: float = 30.0  # time since the last execution ended; longer times are highlighted
 
     @property
@@ -276,6 +292,7 @@ class FeedView:
             pid=self.pid,
             show_flops=settings.show_flops,
             is_compact=settings.is_compact,
+            is_legend_shown=settings.is_legend_shown,
             is_tree_shown=self.is_tree_shown,
             opened=self.opened,
             unfolded=self.unfolded,
@@ -306,7 +323,9 @@ class FeedView:
         elif self.page == "usage":
             context.ended = self.device_filter.filter_ended(self.auxiliary.ended(snapshot), snapshot, self._hidden)
         elif self.page == "host":
-            context.vcpus, context.own_cost = self.auxiliary.vcpus(snapshot, index), self.auxiliary.own_cost()
+            rates = self.auxiliary.host_rates(snapshot, index)
+            context.vcpus, context.context_switches_per_second = rates.vcpus, rates.context_switches_per_second
+            context.own_cost = self.auxiliary.own_cost()
         if context.search_text:
             context.match_rows = frozenset(matching_rows(context, list_entries(context)))
             context.match_text = match_position(context)

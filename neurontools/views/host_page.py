@@ -81,7 +81,7 @@ def _memory_lines(context: RenderContext, host: Host, width: int) -> list[Line]:
         ratio = used / size if used is not None and size else None
         figure = f" {units.bytes_text(used)} of {units.bytes_text(size)}"
         runs: list[Run] = [(f" {name:<{_FACT_LABEL_CELLS - 1}}", "label")]
-        runs += bar(ratio, max(0, min(60, width - _FACT_LABEL_CELLS - len(figure) - 1)), context.glyphs)
+        runs += bar(ratio, max(0, width - _FACT_LABEL_CELLS - len(figure) - 1), context.glyphs)
         lines.append(fit((*runs, (figure, "text")), width))
     return lines
 
@@ -89,10 +89,9 @@ def _memory_lines(context: RenderContext, host: Host, width: int) -> list[Line]:
 def _vcpu_section(context: RenderContext, width: int, height: int) -> list[Line]:
     host = context.snapshot.host
     used = None if host.vcpu_average is None else 1.0 - host.vcpu_average.idle_ratio
-    switches = units.count_text(host.context_switches_total)
     text = f"vCPUs: {'-' if host.vcpu_count is None else host.vcpu_count}, {units.percent_text(used, 1)} in use"
     return [
-        heading(context, text, width, f"{switches} context switches"),
+        heading(context, text, width, f"context switches/s: {units.rate_text(context.context_switches_per_second)}"),
         *vcpu_lines(context, width, height - 1),
     ]
 

@@ -19,7 +19,7 @@ from neurontools.model import (
 )
 from neurontools.util import units
 from neurontools.views.drawing.core_grid import owner_text
-from neurontools.views.drawing.glyphs import bar
+from neurontools.views.drawing.glyphs import bar, thin_bar
 from neurontools.views.drawing.lines import Line, Run, TextPage, cell, fit, line_width, printable
 from neurontools.views.drawing.render_context import RenderContext, SearchEntry, add_scrolled_list, heading
 
@@ -64,11 +64,17 @@ def memory_summary(context: RenderContext, width: int, height: int) -> TextPage:
     """Draws host and device memory by category: side by side with bars if they fit, else as text."""
     host = context.figures.host_memory(context.pid)
     device = context.figures.device_memory(context.pid)
-    hint = context.key_hint(", x: details")
-    page = TextPage([heading(context, "Memory Usage Summary", width, _capacity_text(context) + hint)])
     host_rows = _category_rows("Host Used Memory", host, HOST_CATEGORIES)
     device_rows = _category_rows("Device Used Memory", device, DEVICE_CATEGORIES)
-    if height > len(device_rows) and width >= 80:
+    has_bars = height > len(device_rows) and width >= 80
+    glyphs = context.glyphs
+    legend = f"{glyphs.full * 2} of the capacity, {glyphs.thin_full * 2} share of the total, " if has_bars else ""
+    capacity, hint = _capacity_text(context), context.key_hint(", x: details")
+    about = next(
+        (text for text in (legend + capacity + hint, legend.removesuffix(", ") + hint) if len(text) + 26 <= width), hint
+    )
+    page = TextPage([heading(context, "Memory Usage Summary", width, about.removeprefix(", "))])
+    if has_bars:
         half = width // 2
         for position in range(max(len(host_rows), len(device_rows))):
             left = _category_runs(context, host_rows, position, host.total_bytes, half)
@@ -118,7 +124,10 @@ def _category_runs(
     room = max(0, min(_BAR_CELLS, width - 25 - 12 - 2))
     share = value / total if value is not None and total else None
     runs: list[Run] = [(f"{label:<25}", "text" if position else "strong")]
-    runs += bar(share if position else _used_share(context, rows), room, context.glyphs, "memory")
+    if position:
+        runs += thin_bar(share, room, context.glyphs)
+    else:
+        runs += bar(_used_share(context, rows), room, context.glyphs, "memory")
     runs.append((f" {units.bytes_text(value):>10} ", "text" if position else "strong"))
     return fit(runs, width)
 

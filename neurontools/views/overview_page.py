@@ -154,7 +154,7 @@ def _page_with_tree(context: RenderContext, width: int, height: int) -> TextPage
         page.append_page(
             job_list_section(context, jobs, width, max(2, min(len(jobs) + 2, room // 5)), with_cursor=False)
         )
-    elif height >= _RICH_LINES // 2:
+    else:
         page.add_lines(_job_list_heading(context, job_rows(context), width, context.key_hint("x: list")))
     for part in middle:
         page.append_page(part)
@@ -170,7 +170,10 @@ def _line_count(parts: list[TextPage]) -> int:
 def vcpu_section(context: RenderContext, width: int, *, side_by_side: bool = False) -> TextPage:
     """Draws the vCPU usage of the host and of the Neuron processes as bars of user and system time."""
     system, runtime = _vcpu_ratios(context)
-    page = TextPage([heading(context, "vCPU Utilization", width, _usage_summary(context, width))])
+    about, hint = _usage_summary(context, width), context.key_hint(", H: host")
+    if len(about) + len(hint) + _HEADING_CELLS <= width:
+        about = f"{about}{hint}".removeprefix(", ")
+    page = TextPage([heading(context, "vCPU Utilization", width, about)])
     half = width // 2 if side_by_side else width
     first = fit(_usage_bar(context, "System vCPU Usage", system, half), half)
     second = fit(_usage_bar(context, "Runtime vCPU Usage", runtime, width - half if side_by_side else width), half)
@@ -203,8 +206,8 @@ def _power_texts(context: RenderContext) -> tuple[str, ...]:
 def vcpu_line(context: RenderContext, width: int) -> Line:
     """Draws the vCPU usage of the host and of the Neuron processes in one line, without bars."""
     system, runtime = _vcpu_ratios(context)
-    runs: list[Run] = [("vCPU  ", "label"), ("system ", "dim"), (_ratios_text(system), "text")]
-    return fit((*runs, ("  runtime ", "dim"), (_ratios_text(runtime), "text"), ("  (user, system)", "dim")), width)
+    runs: list[Run] = [("vCPU  ", "label"), ("host ", "dim"), (_ratios_text(system), "text")]
+    return fit((*runs, ("  Neuron processes ", "dim"), (_ratios_text(runtime), "text")), width)
 
 
 def _vcpu_ratios(context: RenderContext) -> tuple[_Ratios, _Ratios]:
@@ -224,7 +227,8 @@ def _vcpu_ratios(context: RenderContext) -> tuple[_Ratios, _Ratios]:
 
 
 def _ratios_text(ratios: _Ratios) -> str:
-    return f"[{','.join('      -' if ratio is None else f'{ratio * 100:6.2f}%' for ratio in ratios)}]"
+    user, system = (units.percent_text(ratio, 0).rjust(4) for ratio in ratios)
+    return f"user {user} system {system}"
 
 
 def _usage_bar(context: RenderContext, label: str, ratios: _Ratios, width: int) -> Line:

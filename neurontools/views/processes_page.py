@@ -101,7 +101,9 @@ def _list_heading(context: RenderContext, rows: list[JobRow], every: int, width:
     if context.search_text:
         error = _filter_error(context.search_text)
         text += f"  search: {printable(context.search_text, 80)}, {context.match_text}{error}"
-    return heading(context, clip(text, max(1, width - 4), mark=True), width, free_cores_text(context.figures))
+    hint = context.key_hint("/: filter, s: sort")
+    about = ", ".join(filter(None, (free_cores_text(context.figures), hint)))
+    return heading(context, clip(text, max(1, width - 4), mark=True), width, about)
 
 
 def _filter_error(text: str) -> str:
@@ -176,13 +178,15 @@ def _footer(context: RenderContext, rows: list[JobRow], width: int) -> list[Line
     figures = row_figures(context.figures, row)
     process = figures.process
     peak = context.figures.peak_flops_per_core
-    peak_text = f"of {units.flops_text(peak)} {catalog.PEAK_DTYPE} peak a physical core"
-    note = f"MFU: {peak_text}" if peak else f"MFU: no {catalog.PEAK_DTYPE} peak known"
     name = f"PID {process.pid}" if row.rank is not None else printable(row.job.name or "", 80)
+    dtype, peak_text = catalog.PEAK_DTYPE, f"{units.flops_text(peak)} a physical core" if peak else "which is unknown"
+    explained = f"MFU: FLOPS as a share of the {dtype} peak, {peak_text}"
+    if len(name) + len(explained) + 6 > width:
+        explained = f"MFU: share of the {dtype} peak"
     facts = _job_facts(row) if row.rank is None else _process_facts(process)
     command = clip(f" {printable(process.command, 2 * width) or 'command unknown'}", width, mark=True)
     return [
-        heading(context, name, width, note),
+        heading(context, name, width, explained),
         fit(((command, "text"),), width),
         fit(((clip(facts, width, mark=True), "dim"),), width),
     ]

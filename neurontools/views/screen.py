@@ -14,10 +14,13 @@ from neurontools.util import units
 from neurontools.util.units import clock_text, date_text
 from neurontools.util.version import __version__
 from neurontools.views.drawing.glyphs import ASCII
+from neurontools.views.drawing.heat_scale import heat_legend
 from neurontools.views.drawing.lines import (
     BLANK,
     FOUND,
+    LOADS,
     ClickTarget,
+    Line,
     Run,
     TextPage,
     append_run,
@@ -31,6 +34,7 @@ from neurontools.views.drawing.lines import (
 )
 from neurontools.views.drawing.render_context import RenderContext, SearchEntry, framed
 
+_LEAST_LINES_WITH_LEGEND = 12
 _FRAME_CELLS, _FRAME_LINES = 100, 30  # least size of a screen whose panels have frames
 _LEAST_NAME_CELLS = 5  # least cells for the instance type in the title
 _FINDING_STYLES = ("title_critical", "title_warning")
@@ -122,6 +126,8 @@ def draw_screen(context: RenderContext, width: int, height: int) -> TextPage:
     foot = TextPage()
     if context.clock.is_past and height >= 6:
         foot.append_page(scrubber(context, width))
+    if context.is_legend_shown and height >= _LEAST_LINES_WITH_LEGEND:
+        foot.add_lines(legend_line(context, width))
     if height >= 5:
         foot.append_page(tab_bar(context, width))
     if height >= 4:
@@ -147,6 +153,27 @@ def draw_screen(context: RenderContext, width: int, height: int) -> TextPage:
 def _fit_lines(page: TextPage, width: int) -> None:
     """Cuts or pads the lines of a page that are not `width` cells wide."""
     page.lines = [line if line_width(line) == width else fit(line, width) for line in page.lines]
+
+
+def legend_line(context: RenderContext, width: int) -> Line:
+    """Draws the legend of bars, colours and marks in one line, as far as it fits."""
+    glyphs = context.glyphs
+    items: tuple[tuple[Run, ...], ...] = (
+        ((glyphs.full * 2, LOADS[-2]), (" utilization", "dim")),
+        ((glyphs.full * 2, "held"), (" held but idle", "dim")),
+        ((glyphs.thin_full * 2, "memory"), (" HBM", "dim")),
+        ((glyphs.bad, "bad"), (" critical", "dim")),
+        ((glyphs.warn, "warn"), (" warning", "dim")),
+        (("-", "text"), (" unknown", "dim")),
+        (("Esc", "key"), (" hides this line, ", "dim"), ("?", "key"), (" shows it", "dim")),
+        (*heat_legend(glyphs), (" utilization", "dim")),
+        ((glyphs.heat[3:7], LOADS[3]), (" last minutes", "dim")),
+    )
+    runs: list[Run] = []
+    for item in items:
+        if line_width(runs) + line_width(item) + 2 <= width:
+            runs += [("  " if runs else " ", "dim"), *item]
+    return fit(runs, width)
 
 
 def title_bar(context: RenderContext, width: int) -> TextPage:

@@ -27,7 +27,7 @@ from neurontools.views.drawing.render_context import RenderContext, heading
 from neurontools.views.topology_picture import device_links_text, ultraserver_text
 
 _BOX_CELLS, _ROOMY_BOX_CELLS = 14, 16
-_RICH_BOX_CELLS = 24
+_WIDEST_BOX_CELLS = 72
 _LINK_CELLS = 2
 _KIND_NAMES = {
     TopologyKind.TORUS_2D: "2D torus",
@@ -120,7 +120,9 @@ def topology_page(context: RenderContext, width: int, height: int) -> TextPage:
     """Draws the topology page: the devices with their links, and the details of the selected device."""
     plan = arrange_devices(context, width)
     quantity = "memory" if context.colour_by == "memory" else "utilization"
-    page = TextPage([heading(context, f"NeuronLink: {plan.name}, coloured by {quantity}", width, "c changes")])
+    page = TextPage(
+        [heading(context, f"NeuronLink: {plan.name}, coloured by {quantity}", width, context.key_hint("c: colour"))]
+    )
     place = ultraserver_text(context.snapshot.instance)
     if place and height > len(plan.rows) * 3 + 3 + 6:
         page.add_lines(fit(((f" {place}", "text"),), width))
@@ -129,7 +131,7 @@ def topology_page(context: RenderContext, width: int, height: int) -> TextPage:
         return page
     page.list_count, page.list_height = len(context.snapshot.devices), 1
     columns = max(len(row) for row in plan.rows)
-    box = min(_RICH_BOX_CELLS, max(_BOX_CELLS, (width - 6) // columns - _LINK_CELLS))
+    box = min(_WIDEST_BOX_CELLS, max(_BOX_CELLS, (width - 6) // columns - _LINK_CELLS))
     is_roomy = len(plan.rows) * 3 + 3 + 5 <= height
     if plan.is_torus and is_roomy:
         page.add_lines(_vertical_links(plan, box, width, "*"))

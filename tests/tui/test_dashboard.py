@@ -230,6 +230,23 @@ def test_flops_have_the_unit_that_fits_and_idle_is_told_from_free(
     assert (styles[f"{figure:>7}"], styles["   free"]) == (style, "dim")
 
 
+def test_the_legend_comes_with_the_help_and_goes_with_esc(dashboard: Dashboard) -> None:
+    assert "held but idle" not in text(dashboard)
+    press(dashboard, "question_mark", "escape")
+    assert "held but idle" in text(dashboard)
+    press(dashboard, "escape")
+    assert "held but idle" not in text(dashboard)
+
+
+def test_the_memory_tree_says_that_it_hides_the_jobs(dashboard: Dashboard) -> None:
+    for height in (12, 24, 50):
+        press(dashboard, "x")
+        shown = [plain_text(line) for line in dashboard.draw(WIDTH, height).lines]
+        assert any("Jobs: 1 job" in line for line in shown)
+        assert "the memory tree takes the place of the jobs" in shown[-1]
+        press(dashboard, "x")
+
+
 def test_the_tree_opens_node_by_node_and_sums_up(dashboard: Dashboard) -> None:
     press(dashboard, "x")
     dashboard.opened = frozenset()

@@ -164,7 +164,7 @@ def test_compact_gives_the_room_to_the_jobs() -> None:
     host = ScenarioHost("trn1.32xlarge", "steady").at(30.0)
     full, compact = (text(host, 120, 33, unfolded=unfolded, is_compact=mode) for mode in (False, True))
     assert full.count("rank ") < 20 < compact.count("rank ")
-    assert "vCPU  system [" in compact
+    assert "vCPU  host user  25% system  19%" in compact
     assert "devices 276.1 GB of 512 GB" in compact
     tree = text(SNAPSHOT, 300, 47, is_tree_shown=True).splitlines()
     assert len(next(line for line in tree if line.startswith("▸ ND 0")).rstrip()) < 130, "near their names"

@@ -42,7 +42,7 @@ _BY_SIGNAL = 128  # exit codes above 128 mean: 128 + the number of a signal
 _DATA_FORMATS = ("json", "json-lines", "csv")
 _SETTINGS_OF_FIRST_FRAME = (
     *("show_flops", "is_compact", "sort", "is_descending", "then_sort", "is_then_descending", "columns"),
-    *("window_seconds", "colour_by"),
+    *("window_seconds", "colour_by", "is_legend_shown"),
 )
 _NOT_WITH_SERVE = (
     *("once", "count", "record", "replay", "diff", "page"),
@@ -164,6 +164,8 @@ def _run_dashboard(
     own = load_user_configuration(configuration_path(file))
     own.register()
     settings, problem = settings_module.load_settings(file)
+    if not file.exists():
+        settings.show("is_legend_shown", True)  # the first start of this user
     problems = [text for text in (problem, *own.problems, _apply_options(settings, given)) if text]
     theme = chosen_theme(settings.theme, given, os.environ)
     filter_text = options.filter_option(given)

@@ -155,7 +155,9 @@ def _grid_heading(context: RenderContext, width: int, plan: GridLayout) -> Line:
         text = f"NeuronCore {version} Utilization in FLOPS (Total: {units.flops_text(flops)}, Avg: {average})"
     else:
         text = f"NeuronCore {version} Utilization (Avg: {average})"
-    return heading(context, text, width, f"{context.glyphs.thin_full * 2} HBM in use" if plan.hbm_cells else "")
+    legend = f"{context.glyphs.thin_full * 2} HBM in use" if plan.hbm_cells else ""
+    hint = context.key_hint("f: percent" if context.show_flops else "f: FLOPS")
+    return heading(context, text, width, ", ".join(filter(None, (legend, hint))))
 
 
 def _row_runs(

@@ -68,6 +68,7 @@ class RenderContext:
     verdicts: tuple[Verdict, ...] = ()
     ended: tuple[EndedProcess, ...] = ()  # processes that ended by the shown moment
     vcpus: tuple[VcpuUsage, ...] = ()  # usage of each vCPU since the previous snapshot; empty: unknown
+    context_switches_per_second: float | None = None  # since the previous snapshot; None: unknown
     own_cost: ProcessCost | None = None  # CPU and memory use of neuron-top itself; None: not measured
     clock: ShownMoment = ShownMoment()
     glyphs: Glyphs = UNICODE
@@ -75,6 +76,7 @@ class RenderContext:
     pid: int | None = None  # the current tab's process; None: all processes
     show_flops: bool = False
     is_compact: bool = False  # whether other sections of the overview page shrink to leave room for jobs
+    is_legend_shown: bool = False  # whether a line above the tabs explains bars, colours and marks
     is_tree_shown: bool = False  # whether the overview page shows the memory tree instead of memory totals
     opened: frozenset[str] = frozenset()  # keys of the unfolded nodes of the memory tree
     unfolded: frozenset[str] = frozenset()  # keys of the unfolded jobs, whose processes are listed
