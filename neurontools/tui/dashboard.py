@@ -13,7 +13,7 @@ from neurontools.tui import keys
 from neurontools.tui.dashboard_state import DashboardState, OpenDialog
 from neurontools.views.drawing.glyphs import Dialog
 from neurontools.views.drawing.lines import printable
-from neurontools.views.drawing.render_context import RenderContext
+from neurontools.views.drawing.render_context import LAYOUTS, RenderContext
 from neurontools.views.feed_view import CORRUPT_DATA_ERRORS, ListState
 from neurontools.views.memory_sections import visible_nodes
 from neurontools.views.overview_page import job_rows
@@ -117,6 +117,10 @@ def _toggle_tree(dashboard: DashboardState) -> None:
 
     if context is None:
         return
+    if dashboard.settings.layout == "classic":
+        every = all_node_keys(context)
+        dashboard.opened = frozenset() if dashboard.opened >= every else every
+        return
     dashboard.is_tree_shown = not dashboard.is_tree_shown
     dashboard.opened = all_node_keys(context) if dashboard.is_tree_shown else frozenset()
     dashboard.lists["overview"] = ListState()
@@ -124,9 +128,13 @@ def _toggle_tree(dashboard: DashboardState) -> None:
         dashboard.show_message("the memory tree takes the place of the jobs and the history; x brings them back")
 
 
-def _toggle_compact(dashboard: DashboardState) -> None:
-    dashboard.settings.is_compact = not dashboard.settings.is_compact
-    dashboard.is_tree_shown = False
+def _next_layout(dashboard: DashboardState) -> None:
+    layout = LAYOUTS[(LAYOUTS.index(dashboard.settings.layout) + 1) % len(LAYOUTS)]
+    dashboard.settings.layout = layout
+    dashboard.is_tree_shown = layout == "classic"
+    dashboard.lists["overview"] = ListState()
+    about = {"compact": "more room for the jobs", "classic": "as AWS's neuron-top", "full": "all panels"}
+    dashboard.show_message(f"layout {layout}: {about[layout]}; v shows the next one")
 
 
 def select_device(dashboard: DashboardState, device_index: int) -> None:
@@ -424,7 +432,7 @@ ACTION_FUNCTIONS: dict[str, Callable[[DashboardState], object]] = {
     "previous_tab": lambda dashboard: _turn_tab(dashboard, -1),
     "toggle_flops": _toggle_flops,
     "toggle_tree": _toggle_tree,
-    "toggle_compact": _toggle_compact,
+    "next_layout": _next_layout,
     "move_up": lambda dashboard: _move_rows(dashboard, -1),
     "move_down": lambda dashboard: _move_rows(dashboard, 1),
     "move_left": lambda dashboard: _move_sideways(dashboard, -1),

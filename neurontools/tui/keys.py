@@ -23,9 +23,7 @@ ACTIONS = (
     KeyAction(("ctrl+z",), "Ctrl-Z", "suspend", "leave it to the background; fg brings it back", "General"),
     KeyAction(("question_mark", "f1"), "?, F1", "show_help", "this help, and the legend of bars and marks", "General"),
     KeyAction(("ctrl+p",), "Ctrl-P", "show_palette", "command palette: every action by name", "General"),
-    KeyAction(
-        ("escape",), "Esc", "go_back", "close a dialog, details, the search, the filter or the legend", "General"
-    ),
+    KeyAction(("escape",), "Esc", "go_back", "close a dialog, details, search, filter or legend", "General"),
     KeyAction(("O",), "O", "show_setup", "setup: columns, order, theme, page, devices, thresholds", "General"),
     KeyAction(("T",), "T", "next_theme", "next theme: dark, light, colour-blind, mono", "General"),
     KeyAction(("S",), "S", "save_screenshot", "save the screen as SVG", "General"),
@@ -46,7 +44,7 @@ ACTIONS = (
     KeyAction(("d",), "d", "next_tab", "next tab", "Tabs"),
     KeyAction(("f",), "f", "toggle_flops", "cores in teraflops or in percent", "Overview"),
     KeyAction(("x",), "x", "toggle_tree", "open the whole memory tree, or all jobs, or fold them", "Overview"),
-    KeyAction(("v",), "v", "toggle_compact", "compact or full: more room for the jobs, or for the rest", "Overview"),
+    KeyAction(("v",), "v", "next_layout", "layout: full, compact for many jobs, or classic", "Overview"),
     KeyAction(("up", "k"), "Up, k", "move_up", "up", "Moving"),
     KeyAction(("down", "j"), "Down, j", "move_down", "down", "Moving"),
     KeyAction(("left",), "Left", "move_left", "fold a job or node; device or column to the left", "Moving"),

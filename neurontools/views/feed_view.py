@@ -135,7 +135,7 @@ class DashboardSettings:
     ascii: bool = False
     page: str = "overview"
     show_flops: bool = False
-    is_compact: bool = False
+    layout: str = "full"  # of the overview: one of LAYOUTS
     sort: str = "pid"
     is_descending: bool = False
     window_seconds: float = 60.0
@@ -220,6 +220,7 @@ class FeedView:
         self.time = TimeCursor(self.feed)
         self.auxiliary = AuxiliaryData(self.feed)
         self.page = page_named(self.settings.first_page).name
+        self.is_tree_shown |= self.settings.layout == "classic"
         self.lists: dict[str, ListState] = {}
         self._figures: Figures | None = None
         self._shown: Snapshot | None = None
@@ -291,7 +292,7 @@ class FeedView:
             page=self.page,
             pid=self.pid,
             show_flops=settings.show_flops,
-            is_compact=settings.is_compact,
+            layout=settings.layout,
             is_legend_shown=settings.is_legend_shown,
             is_tree_shown=self.is_tree_shown,
             opened=self.opened,

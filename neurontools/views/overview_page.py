@@ -76,7 +76,8 @@ _LEAST_FINDING_LINES = 2
 def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
     """Draws the overview page: findings, cores, jobs, vCPUs, memory, and the history in the lines that are left.
 
-    Low screens drop the history, then memory and vCPUs. Findings and jobs keep a part of every screen.
+    Low screens drop the history, then memory and vCPUs. Findings and jobs keep a part of every screen. The layout
+    "compact" gives the room to the jobs. "classic" has only the panels of AWS's neuron-top.
     """
     if context.is_tree_shown:
         return _page_with_tree(context, width, height)
@@ -85,7 +86,7 @@ def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
     places = grid_rows(context)
     rows = job_rows(context)
     list_lines, grid_lines = max(2, len(rows) + 2), 1 + len(places)
-    if context.is_compact:
+    if context.layout == "compact":
         grid_lines = min(grid_lines, _COMPACT_GRID_LINES)
         below = [TextPage([vcpu_line(context, width)]), TextPage([memory_line(context, width)])]
     else:
@@ -123,7 +124,7 @@ def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 def _has_history(context: RenderContext) -> bool:
     """Returns whether the page may show the history. Browsers and printed pages have pages of their own for it."""
-    return context.series is not None and context.has_keys and not context.is_compact
+    return context.series is not None and context.has_keys and context.layout == "full"
 
 
 def overview_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
@@ -149,7 +150,9 @@ def _page_with_tree(context: RenderContext, width: int, height: int) -> TextPage
     room = height - _line_count(middle)
     grid_lines = max(1, min(1 + len(places), room - max(_LEAST_TREE_LINES, room * 2 // 5)))
     page = core_grid(context, width, grid_lines, places, selected_device=selected)
-    if height >= _LINES_FOR_ALL:
+    if context.layout == "classic":
+        pass  # AWS's neuron-top lists no jobs
+    elif height >= _LINES_FOR_ALL:
         jobs = job_rows(context)
         page.append_page(
             job_list_section(context, jobs, width, max(2, min(len(jobs) + 2, room // 5)), with_cursor=False)

@@ -75,7 +75,7 @@ PAGES = (
     PageSpec(
         *("overview", "o", "Overview", "Over"),
         *("overview_page.overview_page", "overview_page.overview_entries"),
-        (("x", "tree", "x"), ("f", "FLOPS", "f"), ("v", "compact", "v"), *_TIME_HINTS),
+        (("x", "tree", "x"), ("f", "FLOPS", "f"), ("v", "layout", "v"), *_TIME_HINTS),
         has_folds=True,
     ),
     PageSpec(

@@ -247,6 +247,21 @@ def test_the_memory_tree_says_that_it_hides_the_jobs(dashboard: Dashboard) -> No
         press(dashboard, "x")
 
 
+def test_the_classic_layout_has_the_panels_of_the_original_and_its_tree_takes_the_keys() -> None:
+    dashboard = Dashboard(StillFeed(snapshots()), DashboardSettings(layout="classic"), UNICODE)
+    panels = ("NeuronCore v2 Utilization", "vCPU Utilization", "Memory Usage Summary", "Memory Usage Details")
+    for width, height in ((80, 24), (120, 40), (300, 80)):
+        shown = text(dashboard, (width, height))
+        places = [shown.index(panel) for panel in panels]
+        assert places == sorted(places)
+        assert not any(panel in shown for panel in ("Jobs:", "Findings", "Utilization of"))
+    assert "NC 0 " in press(dashboard, "enter")
+    assert "NC 0 " in press(dashboard, "x")
+    assert "NC 0 " not in press(dashboard, "x")
+    assert "Jobs:" in press(dashboard, "v")
+    assert dashboard.settings.values_to_save()["layout"] == "full"
+
+
 def test_the_tree_opens_node_by_node_and_sums_up(dashboard: Dashboard) -> None:
     press(dashboard, "x")
     dashboard.opened = frozenset()

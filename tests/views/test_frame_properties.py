@@ -17,7 +17,7 @@ from neurontools.rpc.convert import to_message
 from neurontools.views.drawing.figures import DeviceFilter
 from neurontools.views.drawing.glyphs import UNICODE, Dialog, draw_dialog
 from neurontools.views.drawing.lines import TextPage, line_width, plain_text
-from neurontools.views.drawing.render_context import RenderContext, ShownMoment
+from neurontools.views.drawing.render_context import LAYOUTS, RenderContext, ShownMoment
 from neurontools.views.memory_sections import all_node_keys
 from neurontools.views.overview_page import job_rows
 from neurontools.views.screen import PAGES, draw_screen
@@ -83,7 +83,7 @@ def test_every_instance_type_fits_any_terminal(
     context.pid = snapshot.processes[cursor % len(snapshot.processes)].pid if cursor % 2 else None
     context.details_pid = snapshot.processes[0].pid if cursor % 5 == 0 else None
     context.opened = all_node_keys(context) if is_open else frozenset()
-    context.is_tree_shown, context.is_compact = is_open and cursor % 3 == 0, cursor % 7 == 0
+    context.is_tree_shown, context.layout = is_open and cursor % 3 == 0, LAYOUTS[cursor % 7 % 3]
     context.unfolded = frozenset(row.key for row in job_rows(context)) if is_open else frozenset()
     page_drawn = draw_screen(context, width, height)
     check(page_drawn, width, height)

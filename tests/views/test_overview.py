@@ -162,7 +162,7 @@ def test_ranks_on_other_hosts_are_counted() -> None:
 def test_compact_gives_the_room_to_the_jobs() -> None:
     unfolded = frozenset({"job synthetic load steady"})
     host = ScenarioHost("trn1.32xlarge", "steady").at(30.0)
-    full, compact = (text(host, 120, 33, unfolded=unfolded, is_compact=mode) for mode in (False, True))
+    full, compact = (text(host, 120, 33, unfolded=unfolded, layout=layout) for layout in ("full", "compact"))
     assert full.count("rank ") < 20 < compact.count("rank ")
     assert "vCPU  host user  25% system  19%" in compact
     assert "devices 276.1 GB of 512 GB" in compact

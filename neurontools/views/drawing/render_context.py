@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from neurontools.driver.processes import ProcessContext
     from neurontools.model.health import Verdict
 
+LAYOUTS = ("full", "compact", "classic")
+"""Layouts of the overview: all panels; more room for jobs; the panels of AWS's neuron-top, in its order."""
 SEVERITY_STYLES = {Severity.CRITICAL: "bad", Severity.WARNING: "warn"}
 
 
@@ -75,7 +77,7 @@ class RenderContext:
     page: str = "overview"
     pid: int | None = None  # the current tab's process; None: all processes
     show_flops: bool = False
-    is_compact: bool = False  # whether other sections of the overview page shrink to leave room for jobs
+    layout: str = "full"  # of the overview page: one of LAYOUTS
     is_legend_shown: bool = False  # whether a line above the tabs explains bars, colours and marks
     is_tree_shown: bool = False  # whether the overview page shows the memory tree instead of memory totals
     opened: frozenset[str] = frozenset()  # keys of the unfolded nodes of the memory tree
