@@ -34,9 +34,9 @@ from neurontools.runtime.torch_device.parameters import account_parameters, keep
 from neurontools.runtime.torch_device.profiler import measure_input_wait, patch_torch_profiler
 from neurontools.runtime.torch_device.storage_patches import patch_serialization, patch_storage_resize
 from neurontools.runtime.torch_device.torch_patches import (
-    guard_fsdp,
     patch_ddp,
     patch_dtensor,
+    patch_fsdp,
     patch_stock_torch,
     patch_torch_accelerator,
     patch_torch_compile,
@@ -134,7 +134,7 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
         guard_backward_hooks,
         patch_torch_compile,
         patch_dtensor,
-        guard_fsdp,
+        patch_fsdp,
         measure_input_wait,
         resend_lost_interrupts,
         keep_parameter_identity,

@@ -29,6 +29,7 @@ from neurontools.runtime.torch_device.interrupts import refusing_hook
 
 _Parameter: Any = torch.nn.Parameter
 _Module: Any = torch.nn.Module
+_libraries: list[torch.library.Library] = []
 
 
 class _Converting(threading.local):
@@ -168,22 +169,26 @@ def _recreate_lazy_parameters() -> None:
 def _follow_data() -> None:
     """Patches the assignment `parameter.data = tensor` to update memory categories.
 
-    The new storage counts as constants; the old one, if still alive, as tensors.
+    The new storage counts as constants; the old one, if still alive, as tensors. The tensor may be on another device:
+    FullyShardedDataParallel moves parameters to the host that way, and back.
     """
+    library = torch.library.Library("aten", "IMPL")
+    # torch's own answer for a Python backend is no. The assignment itself then works as on other devices.
+    library.impl("_has_compatible_shallow_copy_type", lambda _own, _new: True, "PrivateUse1")
+    _libraries.append(library)
     data = torch.Tensor.data
     get, set_, delete = data.__get__, data.__set__, data.__delete__  # type: ignore[attr-defined]
 
     def assign(self: Any, value: Tensor) -> None:
         old = buffers.buffer_of(self) if self.device.type == device.name and not is_lazy(self) else None
         set_(self, value)
-        if value.device.type != device.name:
-            return
         with buffers.lock:
-            new = buffers.buffer_of(value)
+            new = buffers.buffer_of(value) if value.device.type == device.name else None
             if old is new:
                 return
             if old is not None and old.is_alive:
                 _account(old, Category.TENSORS)
-            _account(new, Category.CONSTANTS)
+            if new is not None:
+                _account(new, Category.CONSTANTS)
 
     _Parameter.data = property(get, assign, delete, "The parameter's tensor without its history.")

@@ -1,9 +1,8 @@
 """Patches of PyTorch functions that depend on the device type and would fail or be wrong for this device.
 
 torch.distributed.fsdp and torch.distributed.tensor take long to import and few scripts use them, so they are patched
-when a script imports them. FullyShardedDataParallel resizes storages in C++, which a Python backend can't follow.
-`fully_shard` resizes in Python, which works, but needs a DeviceMesh. Under the device name `xla`, torch leaves
-DeviceMesh to torch_xla's SPMD. Unsupported uses raise an error immediately, rather than abort in backward.
+when a script imports them. `fully_shard` needs a DeviceMesh, which torch leaves to torch_xla's SPMD under the device
+name `xla`. torch's context_parallel needs attention kernels of CUDA. Both raise an error immediately.
 """
 
 from __future__ import annotations
@@ -31,11 +30,15 @@ from neurontools.runtime.torch_device import memory, torch_module
 
 
 def patch_stock_torch() -> None:
-    """Patches random generators, DataParallel, optimizers, gradient clipping and the legacy save format. Call once."""
+    """Patches random generators, streams, DataParallel, optimizers, gradient clipping and the old save format.
+
+    Call once per process.
+    """
     _generators()
     _gradient_clipping()
     _data_parallel()
     _optimizers()
+    _streams()
     _legacy_save()
 
 
@@ -106,6 +109,19 @@ def _data_parallel() -> None:
             )
 
     kind.__init__ = init
+
+
+def _streams() -> None:
+    """Makes `Tensor.record_stream` do nothing on the device: its streams are Python objects, which torch refuses."""
+    kind: Any = Tensor
+    original = kind.record_stream
+
+    @functools.wraps(original)
+    def record_stream(self: Tensor, stream: Any) -> None:
+        if self.device.type != device.name:
+            original(self, stream)
+
+    kind.record_stream = record_stream
 
 
 def _optimizers() -> None:
@@ -383,36 +399,53 @@ def _linear_backward(_operator: Any, arguments: tuple[Any, ...], _keywords: Any)
     )
 
 
-def guard_fsdp() -> None:
-    """Makes FSDP raise an error for unsupported uses, now or when a script imports FSDP. Call once per process."""
-    on_import("torch.distributed.fsdp", _guard_fsdp_package)
+def patch_fsdp() -> None:
+    """Patches torch.distributed.fsdp and context_parallel, now or when a script imports them. Call once per process."""
+    on_import("torch.distributed.fsdp", _patch_fsdp_package)
+    on_import("torch.distributed.tensor.experimental", _refuse_context_parallel)
 
 
-def _guard_fsdp_package(package: Any) -> None:
-    """Makes FullyShardedDataParallel refuse this device. If the device is named xla, fully_shard also refuses it."""
+def _patch_fsdp_package(package: Any) -> None:
+    """Makes FullyShardedDataParallel accept local ranks. If the device is named xla, fully_shard refuses it.
+
+    Scripts pass `device_id=local_rank`, but a rank has one core here, whose index is 0.
+    """
     kind = package.FullyShardedDataParallel
-    kind.__init__ = _refusing(
-        kind.__init__,
-        f"FullyShardedDataParallel is not supported on {device.name}, because it resizes storages in C++; use "
-        "fully_shard under the device name neuron, torch_xla's XlaFullyShardedDataParallel, or DistributedDataParallel "
-        "with ZeroRedundancyOptimizer",
-        lambda named: named.get("device_id"),
-    )
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *arguments: Any, **keywords: Any) -> None:
+        where = keywords.get("device_id")
+        if where is not None and (isinstance(where, int) or torch.device(where).type == device.name):
+            keywords["device_id"] = torch.device(device.name, torch_module.current_device())
+        original(self, *arguments, **keywords)
+
+    kind.__init__ = init
     if device.name == "xla":
         package.fully_shard = _refusing(
             package.fully_shard,
             "fully_shard is not supported on xla, where torch leaves a DeviceMesh to torch_xla's SPMD; use the device "
-            "name neuron (NEURONTOOLS_DEVICE=neuron), or torch_xla's XlaFullyShardedDataParallel",
-            lambda named: getattr(named.get("mesh"), "device_type", None),
+            "name neuron (NEURONTOOLS_DEVICE=neuron), or FullyShardedDataParallel",
+            lambda _arguments, keywords: getattr(keywords.get("mesh"), "device_type", device.name),
         )
 
 
-def _refusing(original: Callable[..., Any], text: str, chosen: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
+def _refuse_context_parallel(package: Any) -> None:
+    """Makes context_parallel refuse this device. torch has its attention only for CUDA, and not for the CPU either."""
+    package.context_parallel = _refusing(
+        package.context_parallel,
+        f"context_parallel is not supported on {device.name}, because torch has its attention for CUDA only; use "
+        "parallelize_module with SequenceParallel, or neuronx_distributed with sequence_parallel_enabled=True",
+        lambda arguments, keywords: (*arguments, keywords.get("mesh"))[0].device_type,
+    )
+
+
+def _refusing(original: Callable[..., Any], text: str, device_type: Callable[[Any, Any], str]) -> Callable[..., Any]:
+    """Returns a function that refuses this device. `device_type` gets the arguments of a call, and its keywords."""
+
     @functools.wraps(original)
     def guarded(*arguments: Any, **keywords: Any) -> Any:
-        where = chosen(keywords)
-        # If the script names no device, FSDP uses the accelerator, which is this device.
-        if where is None or isinstance(where, int) or torch.device(where).type == device.name:
+        if device_type(arguments, keywords) == device.name:
             raise NotImplementedError(text)
         return original(*arguments, **keywords)
 

@@ -411,6 +411,83 @@ for way in "plain", "sequence", "zero":
     + ENDING
 )
 
+FSDP1 = (
+    COMMON
+    + """
+import sys, torch.distributed as dist, torch_xla.distributed.xla_backend
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP, MixedPrecision, fully_shard
+from torch.distributed.fsdp import FullOptimStateDictConfig, FullStateDictConfig, ShardingStrategy, StateDictType
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.optim import ZeroRedundancyOptimizer
+D = sys.argv[1]
+dist.init_process_group(D)
+rank, size, STEPS = dist.get_rank(), dist.get_world_size(), 5
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.BatchNorm1d(8), nn.Linear(8, 16), nn.Linear(16, 8)
+    def forward(self, value): return value + self.down(self.up(self.norm(value)).tanh())
+def make(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, 8), Block(), nn.Linear(8, 4)).eval()
+def optimizer_of(model): return torch.optim.AdamW(model.parameters(), lr=1e-2)
+def weights_of(model): return [p.detach().cpu().clone() for p in model.parameters()]
+
+reference = make(); optimizer, expected = optimizer_of(reference), []
+for step in range(STEPS):
+    optimizer.zero_grad()
+    parts = [reference(data(which, step)).pow(2).mean() for which in range(size)]
+    (sum(parts) / size).backward()
+    norm = nn.utils.clip_grad_norm_(reference.parameters(), 0.1)
+    assert norm > 0.1, "nothing was clipped"
+    optimizer.step(); expected += [parts[rank].detach(), norm]
+
+def wrap(seed, device_id=None, **options):
+    model = make(seed) if device_id is not None or "cpu_offload" in options else make(seed).to(D)
+    return FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=device_id, **options)
+def saved(model, optimizer):
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=True),
+                              FullOptimStateDictConfig()):
+        state = model.state_dict(), FSDP.optim_state_dict(model, optimizer)
+        assert all(value.is_cpu for value in state[0].values())
+        model = wrap(1, device_id=rank, use_orig_params=True); optimizer = optimizer_of(model)
+        model.load_state_dict(state[0])
+        optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, state[1]))
+    return model, optimizer
+half = MixedPrecision(torch.bfloat16, torch.float32, torch.bfloat16)
+ways = {
+    "flat": dict(), "saved": dict(device_id=rank, use_orig_params=True), "host": dict(cpu_offload=CPUOffload(True)),
+    "kept": dict(device_id=torch.device(D, rank), sharding_strategy=ShardingStrategy.SHARD_GRAD_OP),
+    "half": dict(mixed_precision=half, use_orig_params=True),
+}
+for way, options in ways.items():
+    model = wrap(0, **options); optimizer, mine = optimizer_of(model), []
+    held = sum(p.numel() for p in model.parameters()) / sum(p.numel() for p in reference.parameters())
+    assert 0.4 < held < 0.6, (way, "each rank holds about a half")
+    assert {p.device.type for p in model.parameters()} == {"cpu" if way == "host" else D}
+    for step in range(STEPS):
+        if (way, step) == ("saved", 3): model, optimizer = saved(model, optimizer)
+        optimizer.zero_grad()
+        value = data(rank, step).to(D); value.record_stream(torch.accelerator.current_stream())
+        loss = model(value).float().pow(2).mean()
+        loss.backward()
+        mine += [loss, model.clip_grad_norm_(0.1)]
+        optimizer.step()
+    assert_close(mine, expected, 2e-2 if way == "half" else 1e-5)
+    with FSDP.summon_full_params(model):
+        assert_close(weights_of(model), weights_of(reference), 2e-2 if way == "half" else 1e-5)
+if D == "xla":
+    try: fully_shard(make().to(D))
+    except NotImplementedError as error: assert "NEURONTOOLS_DEVICE=neuron" in str(error)
+    else: raise AssertionError("fully_shard")
+model = nn.parallel.DistributedDataParallel(make().to(D))
+optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.SGD, lr=0.1)
+model(data(rank, 0).to(D)).sum().backward()
+optimizer.step()
+"""
+    + ENDING
+)
+
 UNDER_THE_NAME_NEURON = (
     COMMON
     + """
@@ -480,6 +557,11 @@ for step in range(4):
     ours.step(); theirs.step()
     assert_close([loss], [want], 1e-6)
 assert_close(whole_of(model), reference.parameters(), 1e-6)
+from torch.distributed.tensor.experimental import context_parallel
+try:
+    with context_parallel(mesh, buffers=[value], buffer_seq_dims=[0]): pass
+except NotImplementedError as error: assert "use parallelize_module with SequenceParallel" in str(error)
+else: raise AssertionError("context_parallel")
 """
     + ENDING
 )
@@ -538,6 +620,8 @@ os.write(1, f"fine {rank}\\n".encode())
         pytest.param(OF_TORCH_XLA, (), "xla", id="torch_xla"),
         pytest.param(OF_TORCH, (), "xla", id="torch.distributed"),
         pytest.param(FULLY_SHARDED, (), "xla", id="parameters and optimizer state", marks=pytest.mark.slow),
+        pytest.param(FSDP1, ("neuron",), "neuron", id="FSDP1 neuron", marks=pytest.mark.slow),
+        pytest.param(FSDP1, ("xla",), "xla", id="FSDP1", marks=pytest.mark.slow),
         pytest.param(TENSOR_PARALLEL, (), "xla", id="layers", marks=pytest.mark.slow),
         pytest.param(UNDER_THE_NAME_NEURON, (), "", id="neuron"),
         pytest.param(COMPILED, ("xla", "openxla"), "xla", id="compiled", marks=pytest.mark.slow),

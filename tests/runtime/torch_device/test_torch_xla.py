@@ -632,37 +632,6 @@ def test_device_tensors_go_through_queues_as_copies(
     ], run.stderr
 
 
-FSDP = """
-import sys, warnings, torch, torch.distributed as dist
-warnings.simplefilter("ignore")
-D = sys.argv[1]
-import torch_xla.distributed.xla_backend
-dist.init_process_group(D, store=dist.HashStore(), rank=0, world_size=1)
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, fully_shard
-from torch.distributed.optim import ZeroRedundancyOptimizer
-refused = {FSDP: "FullyShardedDataParallel", lambda m: FSDP(m, device_id=0): "FullyShardedDataParallel"}
-if D == "xla": refused[fully_shard] = "fully_shard"
-for wrap, name in refused.items():
-    try:
-        wrap(torch.nn.Linear(2, 2).to(D))
-    except NotImplementedError as error:
-        assert str(error).startswith(f"{name} is not supported on {D}"), error
-        instead = "NEURONTOOLS_DEVICE=neuron" if name == "fully_shard" else "fully_shard under the device name neuron"
-        assert instead in str(error), error
-    else:
-        raise AssertionError(name)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).to(D))
-optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.SGD, lr=0.1)
-model(torch.ones(1, 2, device=D)).sum().backward()
-optimizer.step()
-"""
-
-
-@pytest.mark.parametrize("name", ["xla", "neuron"])
-def test_fsdp_is_refused_by_name_and_its_substitutes_work(run_script: Run, name: str) -> None:
-    run_script(FSDP, name, NEURONTOOLS_DEVICE=name)
-
-
 def test_a_moved_parameter_keeps_who_refers_to_it_and_what_was_noted_at_it(xla: Any) -> None:
     layer: Any = torch.nn.Linear(3, 3)
     parameter = layer.weight
