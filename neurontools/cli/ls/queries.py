@@ -67,6 +67,8 @@ class ScriptQuery:
                 raise UserError(f"--{name} is for --{needed}; leave it out", EXIT_USAGE)
         exclude_each_other(given, *SCRIPT_OPTIONS)
         exclude_each_other(given, "json-output", "output-format")
+        if "loop" not in given:
+            _refuse_options_without_effect(given)
         if given.get("output-format", "json") != "json":
             shown = error_excerpt(given["output-format"])
             raise UserError(f"--output-format {shown}: give json, or leave it out for the table", EXIT_USAGE)
@@ -148,6 +150,17 @@ class ScriptQuery:
             if index not in there:
                 raise UserError(f"no device {index} on this host; it has {devices_text(there)}", EXIT_NOT_FOUND)
         return (*self._devices.indices, *self._devices.bdf_indices(by_bdf))
+
+
+_WITH_EFFECT = {"health": ("json-output",), "output-format": ("show-all-procs",)}
+
+
+def _refuse_options_without_effect(given: dict[str, str]) -> None:
+    """Raises UserError if an option of the table is given with an option that prints no table."""
+    chosen = next(option for option in SCRIPT_OPTIONS if option in given)
+    for name in _TABLE_OPTIONS:
+        if name in given and name not in _WITH_EFFECT.get(chosen, ()):
+            raise UserError(f"--{name} has no effect with --{chosen}; leave it out", EXIT_USAGE)
 
 
 _ENDED_EXCLUDES = (*SCRIPT_OPTIONS, "loop", "count", "topology", "device", "show-all-procs")
