@@ -24,8 +24,7 @@ json.dump(answers, open(sys.argv[2] + ".answers", "w"))
 _HTA = """
 import json, sys
 from hta.trace_analysis import TraceAnalysis
-files = dict(enumerate(sys.argv[2:]))
-analysis = TraceAnalysis(trace_files=files, trace_dir=sys.argv[1])
+analysis = TraceAnalysis(trace_dir=sys.argv[1])  # finds the rank in each file
 answers = {
     "temporal": analysis.get_temporal_breakdown(visualize=False).to_dict("records"),
     "kernels": analysis.get_gpu_kernel_breakdown(visualize=False)[0].to_dict("records"),
@@ -58,9 +57,9 @@ def rows(table: Any) -> list[dict[str, Any]]:
     return [dict(zip(names, (cell.get("v") for cell in row["c"]), strict=True)) for row in table["rows"]]
 
 
-def holistic_trace_analysis(directory: Path, files: list[Path]) -> dict[str, Any]:
-    """What HolisticTraceAnalysis makes of the traces of all ranks."""
-    _run(_HTA, str(directory), *map(str, files))
+def holistic_trace_analysis(directory: Path) -> dict[str, Any]:
+    """What HolisticTraceAnalysis makes of the traces of all ranks in a directory."""
+    _run(_HTA, str(directory))
     answers: dict[str, Any] = json.loads((directory / "answers").read_text())
     return answers
 

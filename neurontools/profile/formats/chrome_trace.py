@@ -94,7 +94,8 @@ def _header(profile: Profile, base: int) -> str:
         "traceName": f"{about.worker} of {about.script}: {about.device_time}",
         "written_by": about.written_by,
     }
-    return json.dumps(head, separators=(",", ":"))[:-1] + ',"traceEvents":[\n'
+    # HolisticTraceAnalysis finds the rank by the pattern "rank":\s+(\d+), so a space must follow the colon.
+    return json.dumps(head)[:-1] + ', "traceEvents":[\n'
 
 
 def trace_events(profile: Profile, base: int, *, with_host: bool = True) -> Iterator[str]:
