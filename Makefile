@@ -12,7 +12,7 @@ SEED ?= 1
 COUNT ?= 100
 MINUTES ?= 20
 
-.PHONY: help demo test test-all campaign reach mutants consumers viewers frameworks serving check lint types imports spelling generated api package man-pages format proto benchmarks release release-check clean
+.PHONY: help demo test test-all campaign reach mutants consumers viewers frameworks serving check lint types imports spelling generated api package man-pages format proto benchmarks release release-check site clean
 
 help:
 	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
@@ -31,6 +31,7 @@ help:
 	@echo "make benchmarks  measure the figures that the documents tell"
 	@echo "make release     build the packages of a release in dist/: wheel, source archive, deb, rpm, checksums, SBOM"
 	@echo "make release-check  build them twice, compare, install each and use it; as root also the deb and the rpm"
+	@echo "make site        build the documentation site in dist/site, from README.md, docs/ and man/"
 	@echo "make clean       remove what the above made"
 
 demo: $(VENV)/demo.stamp
@@ -117,6 +118,9 @@ release-check: release
 	@for archive in dist/*.whl dist/*.tar.gz; do BIN=$(BIN) scripts/check-package "$$PWD/$$archive" || exit 1; done
 	@if [ "$$(id -u)" = 0 ]; then packaging/try-packages dist; else echo "run packaging/try-packages as root to try the deb and the rpm"; fi
 
+site: $(VENV)/site/stamp
+	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --quiet --clean --config-file packaging/site/mkdocs.yml
+
 clean:
 	rm -rf $(VENV) build dist
 
@@ -136,29 +140,6 @@ $(VENV)/test.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	@$(PIP) --editable '.[runtime,otlp,dev]'
 	@touch $@ $(VENV)/demo.stamp
 
-# An environment of its own: the generator's protobuf is older than the one the suite runs with.
-$(VENV)/proto/stamp: $(VENV)/bin/python pyproject.toml
-	@$(BIN)/python -m venv $(VENV)/proto
-	@$(VENV)/proto/bin/python -m pip install --quiet --disable-pip-version-check \
-	    $$($(BIN)/python scripts/requirements-of proto)
-	@touch $@
-
-# An environment of its own: these pin what they need, and are no part of what is developed here.
-$(VENV)/consumers/stamp: $(VENV)/bin/python pyproject.toml
-	@echo "installing other people's programs into $(VENV)/consumers; this takes a minute"
-	@$(BIN)/python -m venv $(VENV)/consumers
-	@$(VENV)/consumers/bin/python -m pip install --quiet --disable-pip-version-check \
-	    $$($(BIN)/python scripts/requirements-of consumers)
-	@touch $@
-
-# An environment of its own: these show what is written here, and nothing here needs them.
-$(VENV)/viewers/stamp: $(VENV)/bin/python pyproject.toml
-	@echo "installing what shows profiles into $(VENV)/viewers; this takes a minute"
-	@$(BIN)/python -m venv $(VENV)/viewers
-	@$(VENV)/viewers/bin/python -m pip install --quiet --disable-pip-version-check \
-	    $$($(BIN)/python scripts/requirements-of viewers)
-	@touch $@
-
 # Packages for examples/serve.py alone, which tests add to its path: the product needs no web framework.
 $(VENV)/serving/stamp: $(VENV)/bin/python pyproject.toml
 	@echo "installing starlette and uvicorn into $(VENV)/serving"
@@ -166,12 +147,11 @@ $(VENV)/serving/stamp: $(VENV)/bin/python pyproject.toml
 	    $$($(BIN)/python scripts/requirements-of serving)
 	@touch $@
 
-# An environment of its own: only releases need it.
-$(VENV)/release/stamp: $(VENV)/bin/python pyproject.toml
-	@echo "installing the release tools into $(VENV)/release; this takes a minute"
-	@$(BIN)/python -m venv $(VENV)/release
-	@$(VENV)/release/bin/python -m pip install --quiet --disable-pip-version-check \
-	    $$($(BIN)/python scripts/requirements-of release)
+# An environment of its own for the packages of each of these extras.
+$(foreach extra,consumers viewers proto release site,$(VENV)/$(extra)/stamp): $(VENV)/%/stamp: $(VENV)/bin/python pyproject.toml
+	@echo "installing the packages of the extra $* into $(VENV)/$*; this takes a minute"
+	@$(BIN)/python -m venv $(VENV)/$*
+	@$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check $$($(BIN)/python scripts/requirements-of $*)
 	@touch $@
 
 # An environment of its own: more than a gigabyte, torch once more among it, that only tests/frameworks/ needs.
