@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from neurontools.cli.doctor.checks import directory_size_bytes
 from neurontools.model import EccCounters
 from neurontools.testing import DriverTree
 from tests.harness.command import RunCommand, calls
@@ -48,6 +49,13 @@ def test_a_laptop_is_well(doctor: RunCommand) -> None:
     assert text.startswith("neuron-doctor ")
     # In brackets is the size of what is installed, which grows when Python compiles a module.
     assert all(check["found"].partition(" (")[0] in text for check in found if check["area"] != "daemon")
+
+
+def test_the_size_of_a_directory_is_that_of_its_first_files(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "file").write_bytes(b"123")
+    (tmp_path / "below/file").write_bytes(b"45")
+    assert [directory_size_bytes(str(tmp_path), most) for most in (2, 1)] == [5, 3]
 
 
 def test_a_host_with_its_daemon_is_well_until_a_device_is_sick(

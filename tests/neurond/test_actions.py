@@ -126,6 +126,8 @@ def test_a_command_hears_of_what_begins_and_what_ends(host: Host, monkeypatch: p
     names = {line.partition("=")[0] for line in (host.directory / "environment").read_text().splitlines()}
     assert inherited <= names <= inherited | {"PATH", "LANG", "PWD", "SHLVL", "_", "OLDPWD"}
     daemon.stop()
+    reported, _ = host.audit("kernel_record")
+    assert (reported["reports"], reported["device_index"], reported["core_index"]) == ("HBM_UNCORRECTABLE_ERROR", 3, 0)
     assert [line["outcome"] for line in host.audit("action")] == ["done", "done"]
     assert [line["name"] for line in host.audit("finding_begins")] == ["HBM_UNCORRECTABLE_ERROR"]
     assert [line["name"] for line in host.audit("finding_ends")] == ["HBM_UNCORRECTABLE_ERROR"]

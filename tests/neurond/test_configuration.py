@@ -14,6 +14,7 @@ import pytest
 from neurond.settings import Settings
 from neurond.sources.simulated import SCENARIOS
 from neurond.startup.configuration import FLAGS, DaemonConfiguration, resolve_settings, settings_from
+from neurond.verdicts.evidence import HealthThresholds
 
 from neurontools import catalog
 from neurontools.util.errors import EXIT_USAGE, UserError
@@ -53,6 +54,8 @@ def refusal_of_file(tmp_path: Path, content: str | bytes) -> str:
 
 def test_the_defaults() -> None:
     assert resolve_settings({}, None, {"XDG_RUNTIME_DIR": "/r"}) == Settings(socket="/r/neurontools/neurond.sock")
+    thresholds = DaemonConfiguration().health.model_dump()
+    assert thresholds == {name: getattr(HealthThresholds(), name) for name in thresholds}
 
 
 def test_a_file_with_every_key(tmp_path: Path) -> None:

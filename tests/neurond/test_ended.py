@@ -116,7 +116,7 @@ def test_a_process_that_left_is_told_of_when_it_is_known_how_it_ended() -> None:
 def test_how_it_ended_may_be_known_first_and_it_counts_from_when_it_began_and_not_from_when_it_attached_here() -> None:
     of = accounts()
     for since_seconds, use, known in (
-        (None, CoreUsage(), (0.0, None, None)),
+        (None, CoreUsage(busy_seconds_total=1.0, flop_total=1), (0.0, None, None)),
         (1000.0 - 3600.0, CoreUsage(busy_seconds_total=720.0), (3600.0, 0.1, None)),
     ):
         of.end(TOKEN, ProcessOutcome(0))

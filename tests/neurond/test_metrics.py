@@ -176,7 +176,11 @@ async def test_what_a_collector_gets() -> None:
         sender = OtlpSender(url, 3600.0, host.at(10))
         now = host.at(11)
         of = Attribution(pod_name="trainer-0", pod_namespace="ml", slurm_job_id="77")
-        now = replace(now, processes=(replace(now.processes[0], attribution=of), *now.processes[1:]))
+        now = replace(
+            now,
+            processes=(replace(now.processes[0], attribution=of), *now.processes[1:]),
+            cores=(now.cores[0], replace(now.cores[1], inferred_fields=("owner_pid",))),
+        )
         sender.observe(now)
         await sender.close()
         wait_until(lambda: arrived or None)
@@ -216,6 +220,7 @@ async def test_what_a_collector_gets() -> None:
     assert [(owner["neuroncore"], owner["process.pid"], owner["neuron.runtime_tag"]) for owner in owners] == [
         (core.index, core.owner_pid, f"synthetic-{core.index}") for core in now.cores
     ]
+    assert [owner.get("inferred") for owner in owners] == [None, "true"]
     pods = [(owner["k8s.pod.name"], owner["k8s.namespace.name"], owner["slurm.job.id"]) for owner in owners[:1]]
     assert pods == [("trainer-0", "ml", "77")]
     assert "k8s.pod.name" not in owners[1], "what isn't known is left out"

@@ -110,3 +110,5 @@ def test_each_list_has_a_search_of_its_own(dashboard: Dashboard) -> None:
     assert " NC 7 " in selected(dashboard)
     press(dashboard, "escape")
     assert dashboard.search_text == ""
+    assert "match 8 of 32" in search(dashboard, "nc"), "from the cursor on"
+    assert "match 9 of 32" in press(dashboard, "enter", "n")

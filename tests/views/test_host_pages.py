@@ -20,7 +20,15 @@ from neurontools.model import (
     Snapshot,
     VcpuUsage,
 )
-from neurontools.views.drawing.lines import TextPage, fitting_columns, line_width, plain_text, row_line, title_line
+from neurontools.views.drawing.lines import (
+    THEMES,
+    TextPage,
+    fitting_columns,
+    line_width,
+    plain_text,
+    row_line,
+    title_line,
+)
 from neurontools.views.drawing.render_context import ProcessCost, RenderContext
 from neurontools.views.health_page import health_page
 from neurontools.views.host_page import TRAFFIC_COLUMNS, host_page, traffic_rows
@@ -165,6 +173,9 @@ def test_counts_of_any_size_are_told_whole(count: int, text: str) -> None:
     port = RdmaPort("rdmap0s6", 1, "ACTIVE", dropped_packets_total=count, failed_requests_total=count)
     (row,) = traffic_rows(Host(rdma_ports=(port,)))
     columns = fitting_columns(TRAFFIC_COLUMNS, 160)
+    (quiet,) = traffic_rows(Host(rdma_ports=(RdmaPort("rdmap0s6", 1, "ACTIVE", failed_requests_total=0),)))
+    styles = {style for shown in (quiet, row) for _, style in row_line(columns, shown, 160)}
+    assert styles <= THEMES["dark"].styles.keys()
     titles, line = plain_text(title_line(columns, 160)), plain_text(row_line(columns, row, 160))
     for title in ("DROPS", "ERRORS"):
         end = titles.index(title) + len(title)

@@ -10,7 +10,7 @@ from neurontools.fleet.states import HostState
 from neurontools.fleet.summary import SummaryJob
 from neurontools.model import Severity
 from neurontools.views.drawing.lines import ClickTarget, Line, TextPage, fit
-from neurontools.web.markup import PageFrame, page_document, rows_of
+from neurontools.web.markup import PageFrame, notice_document, page_document, rows_of
 from neurontools.web.page_query import PageQuery
 from neurontools.web.page_views import FleetView
 from neurontools.web.privacy_filter import PrivacyFilter
@@ -169,6 +169,8 @@ def test_groups_open_by_their_links_and_whose_a_job_is_is_told() -> None:
     view = of_users(shows_users=True)
     page, main = opened(view, PageQuery("hosts", group="user"))
     assert choices(page, "Group by") == (["none", "alike", "type", "job", "user"], ["user"])
+    assert page.all("nav", **{"aria-label": "Group by"})[0].links()[-1] == ("user", "/top/hosts?group=user")
+    assert html_tree(notice_document("/top/", "asks", "").decode()).all("h1")[0].text == "asks"
     closed = main.links()
     assert closed == [
         ("+ user unknown, 1 host", "/top/hosts?group=user&open=user%3Duser+unknown"),

@@ -96,7 +96,6 @@ def write_bundle(files: dict[str, str], path: str) -> None:
 
 _FRAMEWORKS = (
     "torch",
-    "torch-neuronx",
     "transformers",
     "accelerate",
     "lightning",

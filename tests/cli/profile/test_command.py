@@ -60,6 +60,7 @@ def test_the_document_keeps_to_its_schema(run: Path) -> None:
 
     from neurontools.views.profile_document import ProfileDocument
 
+    assert told("--help", "--nonsense").returncode == 0
     schema = json.loads(told("--json-schema").stdout)
     document = told("show", run, "--json").stdout
     assert schema["title"] == "neuron-profile show --json"
