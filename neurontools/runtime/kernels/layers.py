@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.kernels.argument_checks import check_group_norm, check_layer_norm
@@ -133,7 +134,8 @@ def _like_probe(op: Any) -> Callable[..., Any]:
         first = torch.ones([2, *value.shape[1:2], *[1] * (value.dim() - 2)], dtype=value.dtype, device="cpu")
         named = {name: map_tensors(part, small) for name, part in keywords.items()}
         results = op(first, *map_tensors(arguments, small), **named)
-        return torch.empty_like(value), *(value.new_empty(r.shape, dtype=r.dtype) for r in results[1:])
+        result = torch.empty_like(value, memory_format=suggest_memory_format(value))
+        return result, *(value.new_empty(r.shape, dtype=r.dtype) for r in results[1:])
 
     return announced
 

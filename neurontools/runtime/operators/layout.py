@@ -61,6 +61,11 @@ class TensorLayout:
         is_batch_of_one = self.stride[0] == count and 1 not in self.size[1:] and max(self.stride[1:]) < count
         return not is_batch_of_one
 
+    @property
+    def is_channels_last(self) -> bool:
+        """Whether the channels of images or volumes are closer to each other in memory than pixels of a row."""
+        return self.ndim in (4, 5) and self.stride[-1] >= self.size[1] * self.stride[1] > 0
+
     def agrees_with(self, value: torch.Tensor) -> bool:
         """Returns whether a CPU tensor has this layout. Ignores the strides of dimensions of size 1."""
         return (

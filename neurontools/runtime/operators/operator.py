@@ -285,7 +285,7 @@ class OperatorSignature:
         self.outputs = self._layouts_of(result)
         if self._fills_from_empty_arguments():
             self._run_on_zeros(template)
-        elif self._has_ambiguous_strides():
+        elif self._may_differ_in_strides():
             self._use_strides_of_cpu(template)
         self.single = self.outputs[0] if len(self.outputs) == 1 and isinstance(self.outputs[0], TensorLayout) else None
         self.result_count = sum(1 for _ in flattened(self.outputs))
@@ -351,24 +351,25 @@ class OperatorSignature:
         except Exception:
             raise NotRecordable(operator.name) from None
 
-    def _has_ambiguous_strides(self) -> bool:
-        """Returns whether meta and CPU kernels may disagree about the strides of dimensions of size 1.
+    def _may_differ_in_strides(self) -> bool:
+        """Returns whether meta and CPU kernels may disagree about strides: of dimensions of size 1, or of images.
 
         The kernels agree if all inputs are contiguous. Returns False for operators that may have side effects, and for
-        matrix products and convolutions, which are expensive and choose their own layout.
+        matrix products, which are expensive and choose their own layout.
         """
         operator = self.operator
         if (
             not self.outputs
             or operator.effect
-            or operator.flop_formula is not None
             or (operator.random and not operator.has_generator)
             or (operator.writes and self.host_count)
             or not operator.name.startswith("aten::")
         ):
             return False
-        slots = _tensor_slots([*self.arguments, *self.keywords.values()])
-        return any(slot.layout.has_ambiguous_strides for slot in slots)
+        given = [slot.layout for slot in _tensor_slots([*self.arguments, *self.keywords.values()])]
+        if any(layout.is_channels_last for layout in given):
+            return operator.flop_formula is None or "convolution" in operator.name
+        return operator.flop_formula is None and any(layout.has_ambiguous_strides for layout in given)
 
     def _use_strides_of_cpu(self, template: _Template) -> None:
         try:

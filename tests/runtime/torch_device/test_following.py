@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -209,6 +210,55 @@ def test_strides_of_dimensions_of_size_1_are_those_of_the_cpu(
     expected, result = operation(make("cpu")), operation(make("xla"))
     assert (result.shape, result.stride()) == (expected.shape, expected.stride())
     assert torch.equal(result.cpu(), expected)
+
+
+def convolution_of(kind: Any, *arguments: Any, dimensions: int = 2, **keywords: Any) -> Any:
+    return lambda: (kind(*arguments, **keywords), torch.rand(2, arguments[0], *[5] * dimensions))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        convolution_of(nn.Conv2d, 4, 8, 3, padding=1),
+        convolution_of(nn.Conv2d, 1, 8, 3),
+        convolution_of(nn.Conv2d, 4, 4, 3, groups=4, bias=False),
+        convolution_of(nn.Conv3d, 4, 6, 3, dimensions=3),
+        convolution_of(nn.ConvTranspose2d, 4, 8, 3, stride=2),
+        convolution_of(nn.ConvTranspose3d, 4, 6, 2, dimensions=3),
+        convolution_of(nn.Conv2d, 4, 8, 3, padding=1, padding_mode="reflect"),
+    ],
+)
+@pytest.mark.parametrize("changed", ["model", "images", "both"])
+def test_strides_of_channels_last_models_are_those_of_the_cpu(
+    xla: Any, make: Callable[[], tuple[nn.Module, Tensor]], changed: str
+) -> None:
+    layer, images = make()
+    channels_last: Any = torch.channels_last if images.dim() == 4 else torch.channels_last_3d
+    pool = nn.MaxPool2d(2) if images.dim() == 4 else nn.MaxPool3d(2)
+    norm: Any = nn.BatchNorm2d if images.dim() == 4 else nn.BatchNorm3d
+    model: Any = nn.Sequential(layer, norm(layer.out_channels), nn.ReLU(), pool)
+    if changed != "images":
+        model.to(memory_format=channels_last)
+    if changed != "model":
+        images = images.to(memory_format=channels_last)
+    seen = []
+    for where in ("cpu", "xla"):
+        own, value = copy.deepcopy(model).to(where), images.detach().to(where).requires_grad_()
+        results: list[Any] = [value]
+        for part in own:
+            results.append(part(results[-1]))
+        results[-1].square().sum().backward()
+        results += [each.grad for each in (value, *own.parameters())]
+        seen.append([(each.stride(), each.detach().cpu()) for each in results])
+    for (stride, numbers), (expected_stride, expected) in zip(*seen, strict=True):
+        assert stride == expected_stride
+        torch.testing.assert_close(numbers, expected)
+
+
+def test_strides_of_normalized_images_with_swapped_sides_are_those_of_the_cpu(xla: Any) -> None:
+    norm, value = nn.BatchNorm2d(4), torch.rand(2, 4, 3, 5)
+    swapped = copy.deepcopy(norm).to("xla")(value.to("xla").transpose(2, 3))
+    assert swapped.stride() == norm(value.transpose(2, 3)).stride()
 
 
 def test_group_norm_takes_a_scaled_image_of_patches(xla: Any) -> None:
