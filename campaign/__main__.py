@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from campaign import adversity, floods, fuzz, ownership
+from campaign import adversity, floods, fuzz, interrupts, ownership
 from campaign.outcome import Outcome, table
 
 Trial = Callable[[float, Random, Path], Outcome | list[Outcome]]
@@ -19,6 +19,7 @@ Trial = Callable[[float, Random, Path], Outcome | list[Outcome]]
 TRIALS: dict[str, tuple[Trial, float]] = {
     "kills": (ownership.kills, 4),
     "restarts": (ownership.restarts, 3),
+    "interrupts": (interrupts.interrupts, 4),
     "floods": (floods.floods, 5),
     "wire": (fuzz.wire, 1),
     "recordings": (fuzz.recordings, 1),

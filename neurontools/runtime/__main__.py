@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from neurontools.util.signals import die_with_neuron_run
+from neurontools.util.signals import die_on_interrupt, die_with_neuron_run, raise_on_interrupt
 
 _USAGE = "usage: python -m neurontools.runtime [-m module | script.py] [arguments …]"
 
@@ -15,6 +15,7 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
+    die_on_interrupt()
     die_with_neuron_run(os.environ)
     from pathlib import Path
 
@@ -46,6 +47,10 @@ def main(arguments: list[str]) -> int:
     except (UserError, ValueError) as error:
         print(f"neurontools.runtime: {error}", file=sys.stderr)  # noqa: T201
         return getattr(error, "exit_code", 1)
+    from neurontools.runtime.torch_device.interrupts import resend_lost_interrupts
+
+    raise_on_interrupt()
+    resend_lost_interrupts()
     hide_launcher_frames()
     if arguments[0] == "-m":
         run_module(arguments[1], arguments[2:])

@@ -85,6 +85,35 @@ def defer_signals() -> AbstractContextManager[object]:
     return defer_signals_here() or nullcontext()
 
 
+@contextmanager
+def blocking_interrupts() -> Iterator[None]:
+    """Blocks SIGINT in this thread and in the processes that it starts meanwhile, which call `die_on_interrupt`.
+
+    An interpreter that is interrupted while it starts prints "Fatal Python error" and ends with exit code 1.
+    """
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, {_signal.SIGINT})
+    try:
+        yield
+    finally:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+
+
+def die_on_interrupt() -> None:
+    """Makes SIGINT end this process at once, and unblocks it. Keeps SIGINT ignored where it is.
+
+    A KeyboardInterrupt during the import of torch could be lost, or abort the process in torch's C++ code.
+    """
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {_signal.SIGINT})
+
+
+def raise_on_interrupt() -> None:
+    """Makes SIGINT raise KeyboardInterrupt again, after `die_on_interrupt`."""
+    if _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+
+
 class Closeable(Protocol):
     """An object with a `close` method."""
 

@@ -315,7 +315,8 @@ class _ScriptProcess:
             signals.PARENT_PID_VARIABLE: str(os.getpid()),
             orphan_reaper.RUN_VARIABLE: f"{outer}:{token}" if outer else token,
         }
-        self._process = subprocess.Popen(command, env=ends_with_us, stdout=stdout, stderr=stderr)
+        with signals.blocking_interrupts():
+            self._process = subprocess.Popen(command, env=ends_with_us, stdout=stdout, stderr=stderr)
         for number in self._early:
             self._process.send_signal(number)
 

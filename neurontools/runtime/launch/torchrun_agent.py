@@ -17,7 +17,13 @@ from typing import Any
 
 from neurontools.driver.environment import SUMMARY_DIRECTORY
 from neurontools.runtime.reporting.stderr_lines import write_stderr_line
-from neurontools.util.signals import PARENT_PID_VARIABLE, die_with_neuron_run
+from neurontools.util.signals import (
+    PARENT_PID_VARIABLE,
+    blocking_interrupts,
+    die_on_interrupt,
+    die_with_neuron_run,
+    raise_on_interrupt,
+)
 
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _THREADS = "OMP_NUM_THREADS"
@@ -25,6 +31,7 @@ _THREADS = "OMP_NUM_THREADS"
 
 def main(arguments: list[str]) -> int:
     """Runs the workers. Returns 0, or the exit code of the worker that failed first: 128 + N if signal N killed it."""
+    die_on_interrupt()
     die_with_neuron_run(os.environ)
     os.environ[PARENT_PID_VARIABLE] = str(os.getpid())  # makes the workers end when this process ends
     count, *target = arguments
@@ -34,6 +41,7 @@ def main(arguments: list[str]) -> int:
     os.environ.setdefault(_THREADS, str(max(1, cpus // int(count))))
     # Otherwise torchrun leaves a directory for logs in /tmp. neuron-run removes its own directory at its end.
     logs = ["--log-dir", os.environ[SUMMARY_DIRECTORY]] if os.environ.get(SUMMARY_DIRECTORY) else []
+    raise_on_interrupt()
     options = ["--standalone", "--nproc-per-node", count, *logs, "-m", "neurontools.runtime"]
     try:
         run.run(run.parse_args([*options, *target]))
@@ -80,10 +88,13 @@ def _import_torchrun() -> tuple[Any, type[Any], type[Any]]:
         from torch.distributed import run
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
     finally:
         del os.environ[_AUTOLOAD]
         if before is not None:
             os.environ[_AUTOLOAD] = before
+    handler: Any = SubprocessHandler
+    handler._popen = blocking_interrupts()(handler._popen)  # the workers are interpreters that start
     return run, ChildFailedError, SignalException
 
 

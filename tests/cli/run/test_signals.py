@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -12,6 +14,7 @@ from types import SimpleNamespace as Failure
 import pytest
 
 from neurontools.runtime.launch.torchrun_agent import root_cause
+from neurontools.util.signals import blocking_interrupts
 from tests.harness.loaded_interpreter import WHOLE_END
 from tests.harness.neuron_run import TRAINING, OnTerminal, Started
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
@@ -64,6 +67,15 @@ def test_a_signal_ends_all_workers_and_frees_their_cores(
     wait_until(lambda: daemon.holders() == [])
     summary = json.loads((tmp_path / "out.json").read_text())
     assert (summary["workers"], summary["exit_code"], len(summary["ranks"])) == (workers, 128 + number, workers)
+
+
+def test_ctrl_c_while_python_starts_ends_a_worker_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(TRAINING)
+    command = [sys.executable, "-m", "neurontools.runtime", "script.py"]
+    with blocking_interrupts(), subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as worker:
+        worker.send_signal(signal.SIGINT)
+        assert worker.communicate()[1] == b""
+    assert worker.returncode == -signal.SIGINT
 
 
 def is_running(pid: int) -> bool:
