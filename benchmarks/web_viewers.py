@@ -16,11 +16,11 @@ from measuring import Figure, compile_sources, core_share_percent, daemon, repor
 MOST = 32
 ROUNDS = 3
 SECONDS = 20.0
-REQUEST = b"GET /top/overview?columns=160 HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n"
+REQUEST = b"GET /top/overview HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n"
 
 
 def view(port: int, count: int) -> None:
-    """Opens this many streams and reads them for ever. Prints a line once all have received rows."""
+    """Opens this many streams and reads them for ever. Prints a line once all have received a page."""
     selector = selectors.DefaultSelector()
     silent = set()
     for _ in range(count):
@@ -33,7 +33,7 @@ def view(port: int, count: int) -> None:
             data = key.fileobj.recv(1 << 20)  # type: ignore[union-attr]
             if not data:
                 raise SystemExit("a stream has ended")
-            if key.fileobj in silent and b"event: rows" in data:
+            if key.fileobj in silent and b"event: changes" in data:
                 silent.discard(key.fileobj)
                 if not silent:
                     print("open", flush=True)

@@ -51,7 +51,7 @@ def group_alike(states: Sequence[HostState]) -> list[AlikeHosts]:
     found: dict[tuple[bool, str, tuple[str, ...]], list[HostState]] = {}
     for state in states:
         if state.summary is not None:
-            conditions = tuple([_condition(cell) for cell in state.summary.devices])
+            conditions = tuple([device_condition(cell) for cell in state.summary.devices])
             is_lost = state.link is HostLink.LOST
             found.setdefault((is_lost, state.summary.instance_type, conditions), []).append(state)
     alike = [AlikeHosts(instance_type, tuple(hosts)) for (_, instance_type, _), hosts in found.items()]
@@ -101,7 +101,7 @@ def cell_grid(states: Sequence[HostState], glyphs: Glyphs, width: int, height: i
     return lines
 
 
-def _condition(cell: DeviceCell) -> str:
+def device_condition(cell: DeviceCell) -> str:
     """Returns the condition of a device, such as "free" or "missing"; hosts with equal conditions share a group."""
     if not cell.is_present:
         return "missing"
@@ -115,7 +115,7 @@ def _condition(cell: DeviceCell) -> str:
 
 
 def _cell_run(cell: DeviceCell, ratio: float | None, glyphs: Glyphs) -> Run:
-    condition = _condition(cell)
+    condition = device_condition(cell)
     if condition == "missing":
         return "?", "bad"
     if condition.startswith("severity"):

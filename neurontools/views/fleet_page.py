@@ -174,8 +174,21 @@ def _title_line(context: FleetContext, width: int) -> Line:
     return fit(((left, "title"), (gap, "title"), *right), width, "title")
 
 
-def _totals_line(context: FleetContext, width: int) -> Line:
-    """Draws the totals over the live hosts: devices, NeuronCores, utilization, FLOPS and jobs."""
+@dataclass(frozen=True, slots=True)
+class FleetTotals:
+    """Totals over the live hosts. None means unknown."""
+
+    device_count: int
+    missing_device_count: int
+    neuroncore_count: int | None
+    neuroncore_counts: dict[str, int | None]  # by state: "held", "busy", "free" and "unknown"
+    utilization_ratio: float | None  # mean utilization of the held NeuronCores
+    flops_per_second: float | None
+    job_count: int | None  # each job once, on however many hosts it runs
+
+
+def fleet_totals(context: FleetContext) -> FleetTotals:
+    """Returns the totals over the live hosts."""
     live = [state.summary for state in context.all_states if state.link is HostLink.LIVE and state.summary is not None]
 
     def total(name: str) -> int | None:
@@ -183,19 +196,30 @@ def _totals_line(context: FleetContext, width: int) -> Line:
         counts = [count for found in live if (count := getattr(found, name)) is not None]
         return sum(counts) if counts or not live else None
 
-    counts = {word: total(f"{word}_neuroncore_count") for word in ("held", "busy", "free", "unknown")}
-    ratio = weighted_mean((found.utilization_ratio, found.held_neuroncore_count or 0) for found in live)
-    flops = sum_known(found.flops_per_second for found in live)
-    device_count = sum(len(found.devices) for found in live)
-    missing_count = sum(not cell.is_present for found in live for cell in found.devices)
-    missing_text = f" ({missing_count:,} missing)" if missing_count else ""
-    text = f" {device_count:,} devices{missing_text}, {_count_text(total('neuroncore_count'))} NeuronCores: "
-    text += ", ".join(f"{_count_text(count)} {word}" for word, count in counts.items() if count or word != "unknown")
-    more = f"   utilization {units.percent_text(ratio, 1)}   {units.flops_text(flops)}"
     jobs = total("job_count")
     # Counts each job once, although every host of a multi-host job has counted it.
     again = sum(max(0, (job.host_count or 1) - 1) for job in context.jobs)
-    count = None if jobs is None else max(len(context.jobs), jobs - again)
+    return FleetTotals(
+        sum(len(found.devices) for found in live),
+        sum(not cell.is_present for found in live for cell in found.devices),
+        total("neuroncore_count"),
+        {word: total(f"{word}_neuroncore_count") for word in ("held", "busy", "free", "unknown")},
+        weighted_mean((found.utilization_ratio, found.held_neuroncore_count or 0) for found in live),
+        sum_known(found.flops_per_second for found in live),
+        None if jobs is None else max(len(context.jobs), jobs - again),
+    )
+
+
+def _totals_line(context: FleetContext, width: int) -> Line:
+    """Draws the totals over the live hosts: devices, NeuronCores, utilization, FLOPS and jobs."""
+    totals = fleet_totals(context)
+    missing_text = f" ({totals.missing_device_count:,} missing)" if totals.missing_device_count else ""
+    cores = totals.neuroncore_counts.items()
+    text = f" {totals.device_count:,} devices{missing_text}, {_count_text(totals.neuroncore_count)} NeuronCores: "
+    text += ", ".join(f"{_count_text(count)} {word}" for word, count in cores if count or word != "unknown")
+    more = f"   utilization {units.percent_text(totals.utilization_ratio, 1)}   "
+    more += units.flops_text(totals.flops_per_second)
+    count = totals.job_count
     more += "" if count is None else f"   {count:,} job{'s' * (count != 1)}"
     return fit(((clip(text + more, width, mark=True), "strong"),), width)
 
@@ -229,7 +253,9 @@ def _key_bar(context: FleetContext, width: int) -> TextPage:
 
 
 @dataclass(frozen=True, slots=True)
-class _FleetJobColumn:
+class FleetJobColumn:
+    """A column of the table of jobs. Narrower screens than `least_width` do not show it."""
+
     title: str
     width: int
     read: Callable[[FleetJob], str]
@@ -251,7 +277,7 @@ def _ranks_text(job: FleetJob) -> str:
     return str(job.rank_count) if job.world_size in (None, job.rank_count) else f"{job.rank_count}/{job.world_size}"
 
 
-def _state_text(job: FleetJob) -> str:
+def job_state_text(job: FleetJob) -> str:
     """Returns the state of a job, and how long it has lasted unless the job is training."""
     state = printable(job.state, 12)
     if job.state_seconds is None or job.state == JobState.TRAINING:
@@ -263,21 +289,21 @@ def _steps_text(job: FleetJob) -> str:
     return units.UNKNOWN if job.steps_per_second is None else f"{job.steps_per_second:.3g}"
 
 
-_REQUESTS = _FleetJobColumn("REQ/S", 7, lambda job: units.short_rate_text(job.requests_per_second, 7))
-_REQUEST_P99 = _FleetJobColumn("REQ P99", 8, lambda job: units.short_duration_text(job.request_p99_seconds), 90)
+_REQUESTS = FleetJobColumn("REQ/S", 7, lambda job: units.short_rate_text(job.requests_per_second, 7))
+_REQUEST_P99 = FleetJobColumn("REQ P99", 8, lambda job: units.short_duration_text(job.request_p99_seconds), 90)
 _JOB_COLUMNS = (
-    _FleetJobColumn("USER", 10, _user_text, 120, is_right=False),
-    _FleetJobColumn("HOSTS", 5, lambda job: units.UNKNOWN if job.host_count is None else str(job.host_count)),
-    _FleetJobColumn("RANKS", 9, _ranks_text),
-    _FleetJobColumn("CORES", 6, lambda job: str(job.neuroncore_count), 90),
-    _FleetJobColumn("STEPS/S", 7, _steps_text),
+    FleetJobColumn("USER", 10, _user_text, 120, is_right=False),
+    FleetJobColumn("HOSTS", 5, lambda job: units.UNKNOWN if job.host_count is None else str(job.host_count)),
+    FleetJobColumn("RANKS", 9, _ranks_text),
+    FleetJobColumn("CORES", 6, lambda job: str(job.neuroncore_count), 90),
+    FleetJobColumn("STEPS/S", 7, _steps_text),
     _REQUESTS,
     _REQUEST_P99,
-    _FleetJobColumn(
+    FleetJobColumn(
         "STEP", 7, lambda job: units.short_duration_text(job.step_seconds.median if job.step_seconds else None), 132
     ),
-    _FleetJobColumn("UTIL", 5, lambda job: units.percent_text(job.utilization_ratio, 0), 90),
-    _FleetJobColumn("MFU", 5, lambda job: units.percent_text(job.mfu_ratio, 0), 76),
+    FleetJobColumn("UTIL", 5, lambda job: units.percent_text(job.utilization_ratio, 0), 90),
+    FleetJobColumn("MFU", 5, lambda job: units.percent_text(job.mfu_ratio, 0), 76),
 )
 
 
@@ -298,15 +324,19 @@ def worst_jobs_first(jobs: Sequence[FleetJob]) -> list[FleetJob]:
     return sorted(jobs, key=sort_key)
 
 
+def job_columns(jobs: Sequence[FleetJob]) -> list[FleetJobColumn]:
+    """Returns the columns of the table of these jobs. Columns of requests appear only if a job serves requests."""
+    has_requests = any(job.requests_per_second is not None for job in jobs)
+    return [column for column in _JOB_COLUMNS if has_requests or column not in (_REQUESTS, _REQUEST_P99)]
+
+
 def fleet_job_lines(jobs: Sequence[FleetJob], glyphs: Glyphs, width: int, height: int) -> list[Line]:
     """Draws the title line, the jobs that fit in `height` lines, and the number of jobs left out."""
     shown = list(jobs[: max(0, height - 1)])
     if len(shown) < len(jobs):
         shown = shown[:-1]
     name_width = min(_MOST_NAME, max([_LEAST_NAME, *(len(job.name) for job in shown)]), max(_LEAST_NAME, width // 4))
-    has_requests = any(job.requests_per_second is not None for job in jobs)
-    left_out = () if has_requests else (_REQUESTS, _REQUEST_P99)
-    columns = [column for column in _JOB_COLUMNS if width >= column.least_width and column not in left_out]
+    columns = [column for column in job_columns(jobs) if width >= column.least_width]
     titles = "".join(f" {cell(column.title, column.width, right=column.is_right)}" for column in columns)
     text = f"   {cell('JOB', name_width)}{titles}  {cell('STATE', _STATE_WIDTH)} PROBLEM"
     lines = [fit(((text, "column"),), width, "column")]
@@ -316,14 +346,14 @@ def fleet_job_lines(jobs: Sequence[FleetJob], glyphs: Glyphs, width: int, height
     return lines[: max(0, height)]
 
 
-def _job_line(job: FleetJob, glyphs: Glyphs, columns: Sequence[_FleetJobColumn], name_width: int, width: int) -> Line:
+def _job_line(job: FleetJob, glyphs: Glyphs, columns: Sequence[FleetJobColumn], name_width: int, width: int) -> Line:
     is_stuck = job.state == JobState.STUCK
     is_short = is_stuck or bool(job.missing_rank_count) or (job.severity or Severity.OK) >= Severity.WARNING
     mark: Run = (glyphs.bad, "bad") if is_stuck else (glyphs.warn, "warn") if is_short else (glyphs.good, "good")
     runs: list[Run] = [(" ", "text"), mark, (" ", "text"), (cell(printable(job.name, 80), name_width), "text")]
     runs += [(f" {cell(column.read(job), column.width, right=column.is_right)}", "text") for column in columns]
     state = JobState(job.state) if job.state in tuple(JobState) else JobState.UNKNOWN
-    runs.append((f"  {cell(_state_text(job), _STATE_WIDTH)}", _STATE_STYLES.get(state, "text")))
+    runs.append((f"  {cell(job_state_text(job), _STATE_WIDTH)}", _STATE_STYLES.get(state, "text")))
     runs.append((f" {problem_text(job)}", "warn" if job.missing_rank_count else "text"))
     return fit_marked(runs, width)
 

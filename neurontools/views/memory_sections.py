@@ -64,8 +64,8 @@ def memory_summary(context: RenderContext, width: int, height: int) -> TextPage:
     """Draws host and device memory by category: side by side with bars if they fit, else as text."""
     host = context.figures.host_memory(context.pid)
     device = context.figures.device_memory(context.pid)
-    host_rows = _category_rows("Host Used Memory", host, HOST_CATEGORIES)
-    device_rows = _category_rows("Device Used Memory", device, DEVICE_CATEGORIES)
+    host_rows = category_rows("Host Used Memory", host, HOST_CATEGORIES)
+    device_rows = category_rows("Device Used Memory", device, DEVICE_CATEGORIES)
     has_bars = height > len(device_rows) and width >= 80
     glyphs = context.glyphs
     legend = f"{glyphs.full * 2} of the capacity, {glyphs.thin_full * 2} share of the total, " if has_bars else ""
@@ -105,9 +105,10 @@ def memory_line(context: RenderContext, width: int) -> Line:
     return fit((*runs, ("  devices ", "dim"), (used, "text")), width)
 
 
-def _category_rows(
+def category_rows(
     title: str, memory: HostMemory | DeviceMemory, categories: tuple[tuple[str, str], ...]
 ) -> list[tuple[str, int | None]]:
+    """Returns the total, named `title`, then the bytes of each category, and of others if there are any."""
     rows: list[tuple[str, int | None]] = [(title, memory.total_bytes)]
     rows += [(name, getattr(memory, field)) for name, field in categories]
     other = (memory.total_bytes or 0) - sum(getattr(memory, field) or 0 for _, field in categories)

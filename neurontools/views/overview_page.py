@@ -263,7 +263,7 @@ def job_list_section(
         empty_text = "this process holds no NeuronCore" if context.pid is not None else "nobody holds a NeuronCore"
         page.add_lines(fit_marked(((f"  {empty_text}", "dim"),), width))
         return page
-    columns = _fitting_job_columns(context, rows, width)
+    columns = fitting_job_columns(context, rows, width)
     titles: list[Run] = []
     for column, cells in columns:
         titles += [(cell(column.title, cells, right=column.is_number), "column"), (" ", "column")]
@@ -292,10 +292,12 @@ def _job_list_heading(context: RenderContext, rows: list[JobRow], width: int, hi
 
 
 @dataclass(frozen=True, slots=True)
-class _JobColumn:
+class JobColumn:
+    """A column of the job list. Narrow screens drop columns with the highest `need` first."""
+
     title: str
     cells: int
-    need: int  # narrow screens drop columns with the highest `need` first
+    need: int
     text: Callable[[RenderContext, JobRow], str]
     style: Callable[[RenderContext, JobRow], str] = lambda _context, _row: "text"
     is_number: bool = False
@@ -442,18 +444,18 @@ def _last_step_text(context: RenderContext, row: JobRow) -> str:
     return units.short_duration_text(age_seconds(at, context.snapshot.taken_at_seconds))
 
 
-_NAME = _JobColumn("  JOB", _LEAST_NAME, 0, _name_text)
-_RANKS = _JobColumn("RANKS", 6, 1, _ranks_text, is_number=True)
-_STEPS = _JobColumn("STEP/S", _RATE_CELLS, 2, _steps_text, is_number=True)
-_EXECUTIONS = _JobColumn("EXEC/S", _RATE_CELLS, 3, _executions_text, is_number=True)
-_REQUESTS = _JobColumn("REQ/S", _RATE_CELLS, 2, _requests_text, is_number=True)
-_REQUEST_P99 = _JobColumn("REQ P99", 8, 2, _request_p99_text, is_number=True)
-_LAST_STEP = _JobColumn("LAST STEP", 9, 3, _last_step_text, is_number=True)
-_STRAGGLER = _JobColumn("STRAGGLER", 16, 3, _straggler_cell, _straggler_style)
-_WHERE = _JobColumn("WHERE", 20, 4, _where_text)
-_SCRIPT = _JobColumn("SCRIPT", 16, 1, _script_cell, _script_style)
+_NAME = JobColumn("  JOB", _LEAST_NAME, 0, _name_text)
+_RANKS = JobColumn("RANKS", 6, 1, _ranks_text, is_number=True)
+_STEPS = JobColumn("STEP/S", _RATE_CELLS, 2, _steps_text, is_number=True)
+_EXECUTIONS = JobColumn("EXEC/S", _RATE_CELLS, 3, _executions_text, is_number=True)
+_REQUESTS = JobColumn("REQ/S", _RATE_CELLS, 2, _requests_text, is_number=True)
+_REQUEST_P99 = JobColumn("REQ P99", 8, 2, _request_p99_text, is_number=True)
+_LAST_STEP = JobColumn("LAST STEP", 9, 3, _last_step_text, is_number=True)
+_STRAGGLER = JobColumn("STRAGGLER", 16, 3, _straggler_cell, _straggler_style)
+_WHERE = JobColumn("WHERE", 20, 4, _where_text)
+_SCRIPT = JobColumn("SCRIPT", 16, 1, _script_cell, _script_style)
 _COLUMNS = (
-    _JobColumn(
+    JobColumn(
         "",
         1,
         0,
@@ -461,26 +463,26 @@ _COLUMNS = (
         lambda _, row: SEVERITY_STYLES.get(_highest_severity(row), "text"),
     ),
     _NAME,
-    _JobColumn("USER", 9, 2, _user_text),
+    JobColumn("USER", 9, 2, _user_text),
     _RANKS,
-    _JobColumn("CORES", 8, 0, _cores_text, is_number=True),
-    _JobColumn(
+    JobColumn("CORES", 8, 0, _cores_text, is_number=True),
+    JobColumn(
         "UTIL", 6, 0, lambda _, row: units.percent_text(_row_utilization(row), 1), _utilization_style, is_number=True
     ),
-    _JobColumn("DEV MEM", 8, 1, _memory_text, is_number=True),
+    JobColumn("DEV MEM", 8, 1, _memory_text, is_number=True),
     _STEPS,
     _REQUESTS,
     _REQUEST_P99,
     _LAST_STEP,
     _EXECUTIONS,
     _STRAGGLER,
-    _JobColumn("LAST EXEC", 9, 4, _last_execution_text, is_number=True),
+    JobColumn("LAST EXEC", 9, 4, _last_execution_text, is_number=True),
     _WHERE,
     _SCRIPT,
 )
 
 
-def _fitting_job_columns(context: RenderContext, rows: list[JobRow], width: int) -> list[tuple[_JobColumn, int]]:
+def fitting_job_columns(context: RenderContext, rows: list[JobRow], width: int) -> list[tuple[JobColumn, int]]:
     """Returns the columns of the job list that have values and fit, each with its width in cells."""
     has_jobs = any(row.rank is None for row in rows)
     has_steps = any(rank.steps_per_second is not None for job in context.figures.jobs for rank in job.ranks)
@@ -499,7 +501,7 @@ def _fitting_job_columns(context: RenderContext, rows: list[JobRow], width: int)
         )
         if not is_used
     }
-    columns: list[_JobColumn] = []
+    columns: list[JobColumn] = []
     used = 0
     for column in sorted(_COLUMNS, key=lambda column: column.need):
         if column.title not in left_out and used + column.cells + 1 <= width:
@@ -513,7 +515,7 @@ def _fitting_job_columns(context: RenderContext, rows: list[JobRow], width: int)
     return [(column, cells.get(column.title, column.cells)) for column in columns]
 
 
-def _job_line(context: RenderContext, row: JobRow, columns: list[tuple[_JobColumn, int]], width: int) -> Line:
+def _job_line(context: RenderContext, row: JobRow, columns: list[tuple[JobColumn, int]], width: int) -> Line:
     ranks = row.job.ranks if row.rank is None else (row.rank,)
     base = "text" if any(rank.process.reporting or rank.process.synthetic for rank in ranks) else "dim"
     runs: list[Run] = []

@@ -77,6 +77,32 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
     process = figures.process
     title = f"Process {process.pid}  {printable(process.tag, 60)}"
     page = TextPage([heading(context, title, width, context.key_hint("P step time, E environment, Esc back"))])
+    for name, text, style in process_facts(context, figures)[: max(1, height - 2)]:
+        page.add_lines(labelled_line(name, text, width, _FACT_NAME_CELLS, style))
+    if context.process_context is not None:
+        # Reserves at least a third of the screen for the environment that the user requested.
+        del page.lines[max(2, height * 2 // 3) :]
+        page.append_page(process_context_page(context, context.process_context, width, height - len(page.lines)))
+        return page
+    axis = time_axis(context, width)
+    room = height - len(page.lines)
+    if axis is None or room < 4:
+        return page
+    pid = process.pid
+    plots = (
+        Plot("Utilization", HostQuantity("utilization_ratio", pid=pid), 1.0, percent_label),
+        Plot("FLOPS", HostQuantity("flops_per_second", pid=pid), None, units.flops_text),
+        Plot("Device memory", HostQuantity("memory_bytes", pid=pid), None, bytes_label),
+        Plot("Executions a second", HostQuantity("executions_per_second", pid=pid), None, units.rate_text),
+        Plot("Latency p99", HostQuantity("latency_p99_seconds", pid=pid), None, units.duration_text),
+    )
+    page.add_lines(*plot_lines(context, plots, axis, width, room))
+    return page
+
+
+def process_facts(context: RenderContext, figures: ProcessFigures) -> list[tuple[str, str, str]]:
+    """Returns the facts about a process: the name, text and style of each."""
+    process = figures.process
     latency = process.total_latency
     errors = process.errors
     started = process.started_at_unix_seconds
@@ -153,27 +179,7 @@ def process_details(context: RenderContext, figures: ProcessFigures, width: int,
         ),
     )
     styles = {"errors": "bad" if figures.errors_total else "text", COMPILING: "warn", ADVICE: "warn"}
-    for name, text in facts[: max(1, height - 2)]:
-        page.add_lines(labelled_line(name, text, width, _FACT_NAME_CELLS, styles.get(name, "text")))
-    if context.process_context is not None:
-        # Reserves at least a third of the screen for the environment that the user requested.
-        del page.lines[max(2, height * 2 // 3) :]
-        page.append_page(process_context_page(context, context.process_context, width, height - len(page.lines)))
-        return page
-    axis = time_axis(context, width)
-    room = height - len(page.lines)
-    if axis is None or room < 4:
-        return page
-    pid = process.pid
-    plots = (
-        Plot("Utilization", HostQuantity("utilization_ratio", pid=pid), 1.0, percent_label),
-        Plot("FLOPS", HostQuantity("flops_per_second", pid=pid), None, units.flops_text),
-        Plot("Device memory", HostQuantity("memory_bytes", pid=pid), None, bytes_label),
-        Plot("Executions a second", HostQuantity("executions_per_second", pid=pid), None, units.rate_text),
-        Plot("Latency p99", HostQuantity("latency_p99_seconds", pid=pid), None, units.duration_text),
-    )
-    page.add_lines(*plot_lines(context, plots, axis, width, room))
-    return page
+    return [(name, text, styles.get(name, "text")) for name, text in facts]
 
 
 def _cpu_text(process: Process) -> str:
@@ -245,7 +251,7 @@ def _advice_text(each: ScriptAdvice) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _TimeShare:
+class TimeShare:
     """An operator or graph in the time breakdown. `ratio` is its share of the total time of operators or graphs."""
 
     name: str
@@ -314,20 +320,8 @@ def _number_cells(texts: Sequence[str]) -> str:
 
 def _share_lists(context: RenderContext, process: Process, width: int, room: int) -> list[Line]:
     """Draws the lists of operators and graphs with their shares of time, side by side on wide screens."""
-    operators, is_recent = _recent_shares(
-        process.operators,
-        lambda operator: operator.ratio,
-        lambda operator: operator.seconds_total,
-        lambda operator: printable(operator.name, 80) or _OTHERS_NAME,
-    )
-    if [operator.name for operator in process.operators] == [""]:
-        operators = []
-    graphs, _ = _recent_shares(
-        process.models,
-        lambda model: model.busy_ratio,
-        lambda model: model.busy_seconds_total,
-        lambda model: printable(model.name, 80),
-    )
+    operators, is_recent = operator_shares(process)
+    graphs, _ = graph_shares(process)
     share = "LAST 10s" if is_recent else "SHARE"
     if room < 2 or not (operators or graphs):
         return []
@@ -346,12 +340,34 @@ def _share_lists(context: RenderContext, process: Process, width: int, room: int
     )
 
 
+def operator_shares(process: Process) -> tuple[list[TimeShare], bool]:
+    """Returns the shares of operators in the execution time of a process, and whether they are recent."""
+    if [operator.name for operator in process.operators] == [""]:
+        return [], False
+    return _recent_shares(
+        process.operators,
+        lambda operator: operator.ratio,
+        lambda operator: operator.seconds_total,
+        lambda operator: printable(operator.name, 80) or _OTHERS_NAME,
+    )
+
+
+def graph_shares(process: Process) -> tuple[list[TimeShare], bool]:
+    """Returns the shares of graphs in the execution time of a process, and whether they are recent."""
+    return _recent_shares(
+        process.models,
+        lambda model: model.busy_ratio,
+        lambda model: model.busy_seconds_total,
+        lambda model: printable(model.name, 80),
+    )
+
+
 def _recent_shares(
     rows: Sequence[TimedType],
     ratio: Callable[[TimedType], float | None],
     seconds: Callable[[TimedType], float | None],
     name: Callable[[TimedType], str],
-) -> tuple[list[_TimeShare], bool]:
+) -> tuple[list[TimeShare], bool]:
     """Returns the shares of operators or graphs in execution time, highest first, and whether they are recent.
 
     If nothing ran recently, returns the shares of the whole run.
@@ -360,7 +376,7 @@ def _recent_shares(
     read = ratio if recent else seconds
     whole = sum(read(row) or 0.0 for row in rows)
     found = [
-        _TimeShare(
+        TimeShare(
             name(row),
             (read(row) or 0.0) / whole if whole else 0.0,
             row.executions_total,
@@ -373,7 +389,7 @@ def _recent_shares(
 
 
 def _share_list(
-    context: RenderContext, title: str, share: str, shares: Sequence[_TimeShare], width: int, room: int
+    context: RenderContext, title: str, share: str, shares: Sequence[TimeShare], width: int, room: int
 ) -> list[Line]:
     """Draws a titled list of operators or graphs in at most `room` lines. The last line sums up the ones left out.
 
@@ -393,7 +409,7 @@ def _share_list(
     if len(shown) > room - 1 > 1:
         shown, cut = shown[: room - 2], shown[room - 2 :]
         executions = sum(each.executions_total for each in cut)
-        shown.append(_TimeShare(f"{len(cut)} more", sum(each.ratio for each in cut), executions, None))
+        shown.append(TimeShare(f"{len(cut)} more", sum(each.ratio for each in cut), executions, None))
     for each in shown:
         texts = (
             units.percent_text(each.ratio, 1),

@@ -140,12 +140,19 @@ def _row_line(
     runs: list[Run] = [(cell(mark + fold, 2), "strong")]
     base = "text" if figures.process.reporting or figures.process.synthetic else "dim"
     for column in columns:
-        text = _override_text(row, column) or column.text(figures)
-        shown = cell(text, column.cells, right=not column.is_text)
-        runs += [(shown, _cell_style(context, column, figures, base)), (" ", base)]
+        text, style = process_cell(context, row, figures, column)
+        runs += [(cell(text, column.cells, right=not column.is_text), style), (" ", base)]
     if command_cells:
         runs.append((clip(COMMAND.text(figures), command_cells, mark=True), base))
     return fit(runs, width)
+
+
+def process_cell(
+    context: RenderContext, row: JobRow, figures: ProcessFigures, column: ProcessColumn
+) -> tuple[str, str]:
+    """Returns the text and the style of a cell of the process list. `figures` are those of the row."""
+    base = "text" if figures.process.reporting or figures.process.synthetic else "dim"
+    return _override_text(row, column) or column.text(figures), _cell_style(context, column, figures, base)
 
 
 def _override_text(row: JobRow, column: ProcessColumn) -> str:

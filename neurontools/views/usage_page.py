@@ -59,7 +59,7 @@ def ended_rows(context: RenderContext) -> list[EndedProcess]:
 
 def ended_entries(context: RenderContext) -> list[SearchEntry]:
     """Returns the ended processes as search entries, with their text columns and PID."""
-    columns = [column for column in _ENDED_COLUMNS if column.is_text or column.title == "PID"]
+    columns = [column for column in ENDED_COLUMNS if column.is_text or column.title == "PID"]
     return [
         SearchEntry(str(number), " ".join(column.text(process) for column in columns))
         for number, process in enumerate(ended_rows(context))
@@ -73,7 +73,7 @@ def _ended_section(context: RenderContext, ended: list[EndedProcess], width: int
     if not ended:
         page.add_lines(fit_marked((("   no ended process is known", "dim"),), width))
         return page
-    columns = fitting_columns(_ENDED_COLUMNS, width)
+    columns = fitting_columns(ENDED_COLUMNS, width)
     page.add_lines(title_line(columns, width))
     footer = _process_footer(context, ended, width) if height >= _FOOTER_HEIGHT and context.cursor >= 0 else []
     list_height = height - len(page.lines) - len(footer)
@@ -124,7 +124,7 @@ def _is_count_inferred(process: EndedProcess) -> bool:
     return "neuroncore_count" in process.inferred_fields
 
 
-_ENDED_COLUMNS: tuple[TableColumn[EndedProcess], ...] = (
+ENDED_COLUMNS: tuple[TableColumn[EndedProcess], ...] = (
     TableColumn("ENDED", 8, 1, lambda row: clock_text(row.ended_at_unix_seconds), True),
     TableColumn("HOW", 9, 0, lambda row: row.how, True, _exit_style),
     TableColumn("PID", 8, 0, lambda row: str(row.pid)),

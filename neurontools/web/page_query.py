@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from urllib.parse import parse_qsl, urlencode
 
-PAGE_WIDTHS = (60, 80, 100, 120, 140, 160, 200, 240)
-"""The widths of pages in characters. There are few, so that many viewers share a rendering."""
-
 WINDOWS_SECONDS = (60, 300, 900, 3600)
 _MAX_QUERY_LENGTH = 1000
 MAX_TEXT_LENGTH = 200
@@ -19,20 +16,17 @@ class PageQuery:
     """The name of a page, and the options that the viewer has chosen on it."""
 
     page: str
-    columns: int = 120
     first: int = 0  # number of hosts that the page of many hosts skips
-    pid: int | None = None  # PID of the selected tab; None: all processes
     details: int | None = None  # PID of the process whose details are shown
     device: int = 0
     core: int | None = None
-    window: int = 60  # time window of the plots, in seconds
+    window: int = 300  # time window of the plots, in seconds
     sort: str = ""
     descending: int = 0
     filter: str = ""
     group: str = ""  # property by which the page of many hosts groups the hosts
     open: str = ""  # key of the unfolded job or group
-    tree: int = 0  # 1 shows the memory tree instead of the summary
-    time: int = 0  # 1 shows the time breakdown of the process instead of plots
+    tree: int = 0  # 1 shows memory by device, core and model, too
 
     def query(self, **changes: object) -> str:
         """Returns the URL query string after `changes`; "" if every option has its default."""
@@ -63,8 +57,6 @@ def parse_page_query(page: str, query: str) -> PageQuery:
             if len(text) > MAX_TEXT_LENGTH:
                 raise ValueError(f"{name}: too long")
             given[name] = text.strip() if name == "filter" else text
-    if given.get("columns", PAGE_WIDTHS[0]) not in PAGE_WIDTHS:
-        raise ValueError(f"columns: give one of {', '.join(map(str, PAGE_WIDTHS))}")
     if given.get("window", WINDOWS_SECONDS[0]) not in WINDOWS_SECONDS:
         raise ValueError(f"window: give one of {', '.join(map(str, WINDOWS_SECONDS))} seconds")
     return PageQuery(page, **given)  # type: ignore[arg-type]

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import quote
 
 from neurontools.client.feed import Feed, FeedState
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import USER, grouping_choices
-from neurontools.model.finding import Severity
-from neurontools.model.health import count_devices_by_severity
+from neurontools.model.health import verdicts
 from neurontools.views.drawing.glyphs import BLOCKS
-from neurontools.views.drawing.lines import ClickTarget, TextPage, fit, printable
+from neurontools.views.drawing.lines import printable
 from neurontools.views.drawing.render_context import RenderContext
 from neurontools.views.feed_view import CORRUPT_DATA_ERRORS, DashboardSettings, FeedView
-from neurontools.views.fleet_hosts import list_rows
-from neurontools.views.fleet_page import SORTS, FleetContext, fleet_page, matches_filter
-from neurontools.views.process_table import BY_KEY
-from neurontools.views.screen import PAGES, page_named, tab_bar, title_bar
-from neurontools.web.markup import Link as LinkOf
-from neurontools.web.markup import PageFrame, Row, RowKind, rows_of
+from neurontools.views.fleet_hosts import HostRow, list_rows
+from neurontools.views.fleet_page import SORTS, FleetContext, matches_filter
+from neurontools.views.screen import PAGES, page_named
+from neurontools.web.device_pages import Address
+from neurontools.web.document import PageFrame, message_page
+from neurontools.web.fleet_page import fleet_page
+from neurontools.web.host_pages import SORT_KEYS, host_page, problem_counts_text
+from neurontools.web.nodes import Node
 from neurontools.web.page_query import MAX_TEXT_LENGTH, WINDOWS_SECONDS, PageQuery
 from neurontools.web.privacy_filter import PrivacyFilter
 
+_TITLE = "neuron-top"
 PAGE_NAMES = tuple(page.name for page in PAGES)
-_DEFAULT_LINES = 50  # lines of a page; more if its lists need them
-_MAX_LINES = 2000
 
 
 class HostView:
@@ -85,74 +84,52 @@ class HostView:
         if feed is not None:
             feed.close()
 
-    def draw(self, choice: PageQuery) -> tuple[str, tuple[Row, ...]]:
-        """Returns the window title and the rows of a page, or a message if there is no snapshot."""
+    def draw(self, choice: PageQuery) -> tuple[str, Node]:
+        """Returns the window title and the content of a page, or a message if there is no snapshot."""
         feed = self._feed
         if feed is None:
-            return "neuron-top", ()
+            return _TITLE, message_page(_TITLE, "nobody has asked for this page yet")
         feed.drain()
-        state = self._state(choice, feed)
-        width = choice.columns
         try:
-            context = state.render_context()
+            context = self._state(choice, feed).render_context()
             if context is None:
-                return "neuron-top", _message_rows(feed.status.text or "waiting for the first snapshot", width)
+                return _TITLE, message_page(_TITLE, feed.status.text or "waiting for the first snapshot")
             context.has_keys = False
             context.ended = self._hiding.ended(context.ended)
-            context.cursor = -1 if choice.page not in ("topology", "history") else context.cursor
-            return self._draw_page(context, choice, width)
+            if choice.page == "overview":
+                context.verdicts = verdicts(context.snapshot)
+            return self._window_title(context), host_page(context, self._name, self._address_of(choice))
         except CORRUPT_DATA_ERRORS as error:
-            return "neuron-top", _message_rows(f"this moment can't be drawn: {type(error).__name__}: {error}", width)
-
-    def _draw_page(self, context: RenderContext, choice: PageQuery, width: int) -> tuple[str, tuple[Row, ...]]:
-        link = self._link(context, choice)
-        page = page_named(choice.page)
-        body = page.draw(context, width, _DEFAULT_LINES)
-        hidden = body.list_count - body.list_height
-        if hidden > 0:
-            body = page.draw(context, width, min(_MAX_LINES, _DEFAULT_LINES + hidden))
-        rows = [*rows_of(title_bar(context, width), link), *rows_of(body, link)]
-        if context.clock.problem:
-            rows += rows_of(_line(context.clock.problem, "bad", width), link)
-        rows += rows_of(tab_bar(context, width), link, RowKind.TABS)
-        return self._window_title(context), tuple(rows)
+            text = f"this moment can't be drawn: {type(error).__name__}: {error}"
+            return _TITLE, message_page(_TITLE, printable(text))
 
     def _window_title(self, context: RenderContext) -> str:
         instance = context.snapshot.instance
-        found = count_devices_by_severity(context.snapshot)
-        words = [(Severity.CRITICAL, "critical"), (Severity.WARNING, "warning")]
-        parts = [f"{found[severity]} {word}" for severity, word in words if found.get(severity)]
+        badge = problem_counts_text(context)
         if self._feed is not None and self._feed.status.link is not FeedState.LIVE:
-            parts = [context.clock.badge]
-        badge = f"{', '.join(parts)}: " if parts else ""
-        return f"{badge}{printable(self._name or instance.instance_id or instance.instance_type, 60)} - neuron-top"
+            badge = context.clock.badge
+        name = printable(self._name or instance.instance_id or instance.instance_type, 60)
+        return f"{badge}: {name} - {_TITLE}" if badge else f"{name} - {_TITLE}"
 
     def frame(self, choice: PageQuery, title: str) -> PageFrame:
         """Returns the navigation, options, search form and notes of a page."""
-        above = [(text, address, False) for text, address in self._above]
-        links = [(page_named(name).title, self.address(choice, name), name == choice.page) for name in self.page_names]
-        options: list[tuple[str, tuple[tuple[str, str, bool], ...]]] = []
-        if page_named(choice.page).shows_past:
+        links = [((text, address, False), "Escape") for text, address in self._above]
+        links += [
+            ((page.title, self.address(choice, page.name), page.name == choice.page), page.key)
+            for page in PAGES
+            if page.name in self.page_names
+        ]
+        options: list[tuple[str, tuple[tuple[str, str, bool], ...], str]] = []
+        if page_named(choice.page).shows_past or choice.page == "overview" or choice.details is not None:
             windows = tuple(
                 (f"{seconds // 60} min", self.address(choice, window=seconds), seconds == choice.window)
                 for seconds in WINDOWS_SECONDS
             )
-            options.append(("Time shown", windows))
-        if choice.page == "overview":
-            options.append(("Memory", self._toggle_links(choice, "tree", "summary", "by process, device and model")))
-        elif choice.page == "processes" and choice.details is not None:
-            options.append(("Process", self._toggle_links(choice, "time", "facts and plots", "where its time goes")))
+            options.append(("Time shown", windows, "l"))
         search = None
         if choice.page == "processes" and choice.details is None:
             search = choice.filter, tuple((name, str(value)) for name, value in choice.parameters(filter=""))
-        return PageFrame(title, (*above, *links), tuple(options), search, self._notes, printable(self._name, 80))
-
-    def _toggle_links(self, choice: PageQuery, name: str, no: str, yes: str) -> tuple[tuple[str, str, bool], ...]:
-        """Returns the links that turn the option `name` off and on: text, URL, and whether it is the current value."""
-        is_chosen = bool(getattr(choice, name))
-        changes: tuple[dict[str, Any], ...] = ({name: 0}, {name: 1})
-        off, on = (self.address(choice, **change) for change in changes)
-        return (no, off, not is_chosen), (yes, on, is_chosen)
+        return PageFrame(title, tuple(links), tuple(options), search, self._notes)
 
     def _state(self, choice: PageQuery, feed: Feed) -> FeedView:
         """Returns the state of the view for a query, from a cache of at most 64 states."""
@@ -161,70 +138,35 @@ class HostView:
             if len(self._states) >= 64:
                 self._states.clear()
             settings = DashboardSettings(window_seconds=float(choice.window), is_descending=bool(choice.descending))
-            if choice.sort in BY_KEY:
+            if choice.sort in SORT_KEYS:
                 settings.sort = choice.sort
             state = self._states[choice] = FeedView(feed, settings, BLOCKS, is_read_only=True)
             state.page = choice.page
             state.device_index, state.core_index = choice.device, choice.core
             state.filter_text = choice.filter
-            state.is_tree_shown, state.is_time_shown = bool(choice.tree), bool(choice.time)
+            state.is_tree_shown = bool(choice.tree)
             state.unfolded = frozenset({choice.open}) if choice.open else frozenset()
-        state.pid, state.details_pid = choice.pid, choice.details
+            state.details_pid = choice.details if choice.page == "processes" else None
         return state
 
-    def _link(self, context: RenderContext, choice: PageQuery) -> LinkOf:
-        """Returns a function that maps a click target to the URL of its link."""
-        rows = None
+    def _address_of(self, choice: PageQuery) -> Address:
+        def address(page: str, **changes: object) -> str:
+            key = changes.get("open")
+            if isinstance(key, str) and not _fits_in_query(key):
+                return ""
+            return self.address(choice, page, **changes)
 
-        def link(target: ClickTarget) -> str:
-            nonlocal rows
-            action, argument = target.action, target.argument
-            if action == "page":
-                return self.address(choice, argument)
-            if action == "tab":
-                return self.address(choice, pid=int(argument) if argument else None, details=None)
-            if action == "device":
-                on = choice.page if choice.page in ("topology", "history") else "topology"
-                return self.address(choice, on, device=int(argument), core=None)
-            if action == "core":
-                return self.address(choice, core=int(argument))
-            if action == "sort":
-                is_again = argument == context.sort
-                return self.address(choice, sort=argument, descending=int(is_again and not context.is_descending))
-            if action == "row" and choice.page in ("overview", "processes"):
-                if rows is None:
-                    rows = self._states[choice].rows(context) or ()
-                row = rows[int(argument)] if int(argument) < len(rows) else None
-                if row is not None and row.rank is not None:
-                    return self.address(choice, "processes", details=row.rank.process.pid)
-                if row is not None and _fits_in_query(row.key):
-                    return self.address(choice, open="" if row.is_open else row.key)
-            return ""
-
-        return link
+        return address
 
     def address(self, choice: PageQuery, page: str = "", **changes: object) -> str:
         """Returns the URL of a page for the options `choice` with `changes`.
 
-        If `page` is not the page of `choice`, keeps only the options columns, PID and device.
+        If `page` is not the page of `choice`, keeps only the options device and window.
         """
         if page and page != choice.page:
-            query = {"columns": choice.columns, "pid": choice.pid, "device": choice.device, **changes}
+            query = {"device": choice.device, "window": choice.window, **changes}
             return f"{self.base}{page}{PageQuery(page, **query).query()}"  # type: ignore[arg-type]
         return f"{self.base}{choice.page}{choice.query(**changes)}"
-
-
-def _line(text: str, style: str, width: int) -> TextPage:
-    return TextPage([fit(((f" {printable(text)}", style),), width)])
-
-
-def _message_rows(text: str, width: int) -> tuple[Row, ...]:
-    above = rows_of(_line("neuron-top", "title", width), _no_link)
-    return (*above, *rows_of(_line(text, "strong", width), _no_link))
-
-
-def _no_link(_target: ClickTarget) -> str:
-    return ""
 
 
 _MAX_HOSTS_PER_PAGE = 500  # maximum number of hosts on one page
@@ -268,8 +210,8 @@ class FleetView:
     def stop(self) -> None:
         """Does nothing, because the feed of hosts always runs."""
 
-    def draw(self, choice: PageQuery) -> tuple[str, tuple[Row, ...]]:
-        """Returns the window title and the rows of the page of many hosts."""
+    def draw(self, choice: PageQuery) -> tuple[str, Node]:
+        """Returns the window title and the content of the page of many hosts."""
         every = self._hiding.hosts(self._feed.states)
         sort = choice.sort if choice.sort in SORTS else next(iter(SORTS))
         group_by = choice.group if choice.group in self._grouping_choices() else ""
@@ -277,9 +219,8 @@ class FleetView:
             self._feed.request_users()
         found = [state for state in every if matches_filter(state, choice.filter)]
         rows = list_rows(found, SORTS[sort], group_by, (choice.open,))
-        shown = rows[choice.first : choice.first + _MAX_HOSTS_PER_PAGE]
         context = FleetContext(
-            rows=shown,
+            rows=rows[choice.first : choice.first + _MAX_HOSTS_PER_PAGE],
             all_states=every,
             jobs=self._hiding.jobs(self._feed.jobs),
             now_seconds=time.monotonic(),
@@ -291,20 +232,18 @@ class FleetView:
             notes=(*self._problems[:1], *self._feed.notes),
             glyphs=BLOCKS,
         )
-        # The height has room for all rows of the table and the largest header.
-        page = fleet_page(context, choice.columns, len(shown) + 8 + max(8, min(len(every), _MAX_HOSTS_PER_PAGE)))
-        del page.lines[-1:]  # removes the key bar, which is useless in a browser
 
-        def link(target: ClickTarget) -> str:
-            if target.action != "row" or int(target.argument) >= len(shown):
-                return ""
-            row = shown[int(target.argument)]
+        def link(row: HostRow) -> str:
             if row.group is None:
-                return "" if self._reach(row.key) is None else self.host_address(choice, row.key)
+                return host_link(row.key)
             opened = "" if row.key == choice.open else row.key
-            return self.address(choice, open=opened) if _fits_in_query(row.key) else ""
+            return self.address(choice, open=opened) + "#hosts" if _fits_in_query(row.key) else ""
 
-        return f"{len(every)} host{'s' * (len(every) != 1)} - neuron-top", rows_of(page, link)
+        def host_link(name: str) -> str:
+            return "" if self._reach(name) is None else self.host_address(name)
+
+        title = f"{len(every)} host{'s' * (len(every) != 1)} - {_TITLE}"
+        return title, fleet_page(context, link, host_link)
 
     def frame(self, choice: PageQuery, title: str) -> PageFrame:
         """Returns the navigation, sort and group options, and search form of the page."""
@@ -319,16 +258,17 @@ class FleetView:
             for way in choices
             if _fits_in_query(way)
         )
-        options = [("Order", sorts), ("Group by", groups)]
+        options = [("Order", sorts, "s"), ("Group by", groups, "b")]
         if count > _MAX_HOSTS_PER_PAGE:
             starts = range(0, count, _MAX_HOSTS_PER_PAGE)
             pages = tuple(
                 (f"{first + 1} to {end}", self.address(choice, first=first), first == choice.first)
                 for first, end in ((start, min(count, start + _MAX_HOSTS_PER_PAGE)) for start in starts)
             )
-            options.append(("Hosts", pages))
+            options.append(("Hosts", pages, ""))
         others = tuple((name, str(value)) for name, value in choice.parameters(filter="", first=0))
-        return PageFrame(title, (("Hosts", self.address(choice), True),), tuple(options), (choice.filter, others))
+        link = ("Hosts", self.address(choice), True)
+        return PageFrame(title, ((link, "o"),), tuple(options), (choice.filter, others))
 
     def _grouping_choices(self) -> tuple[str, ...]:
         """Returns the properties by which viewers can group hosts. Omits the user if users are hidden."""
@@ -338,8 +278,8 @@ class FleetView:
         """Returns the URL of the page of many hosts for the options `choice` with `changes`."""
         return f"{self.base}hosts{choice.query(**changes)}"
 
-    def host_address(self, choice: PageQuery, name: str) -> str:
-        return f"{self.base}host/{quote(name, safe='')}/overview{PageQuery('', columns=choice.columns).query()}"
+    def host_address(self, name: str) -> str:
+        return f"{self.base}host/{quote(name, safe='')}/overview"
 
 
 def _fits_in_query(text: str) -> bool:

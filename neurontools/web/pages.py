@@ -7,9 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
 from http.cookies import CookieError, SimpleCookie
-from importlib.resources import files
 from typing import Protocol
 from urllib.parse import parse_qs, quote, unquote
 
@@ -27,7 +25,7 @@ from neurontools.net.http_site import (
 )
 from neurontools.net.tls import Role
 from neurontools.util.formats import element
-from neurontools.web.markup import PageFrame, notice_document, page_document, style_sheet
+from neurontools.web.document import PageFrame, notice_document, page_document, script, style_sheet
 from neurontools.web.page_query import PageQuery, parse_page_query
 from neurontools.web.page_views import FleetView, HostView
 from neurontools.web.render_cache import CapacityExceeded, PageRenderer, RenderCache
@@ -44,11 +42,6 @@ _CONTENT_POLICY = (
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _PAGE_HEADERS = (("Content-Security-Policy", _CONTENT_POLICY), ("Cross-Origin-Opener-Policy", "same-origin"))
-
-
-@cache
-def script() -> bytes:
-    return files("neurontools.web").joinpath("script.js").read_bytes()
 
 
 class WebPages:
@@ -109,7 +102,7 @@ class WebPages:
 
         def document() -> bytes:
             frame = view.frame(choice, page.title)
-            return page_document(BASE, frame, page.rows, page.version, choice.columns)
+            return page_document(BASE, frame, page.content, page.version)
 
         return HttpResponse(page.page(document), _HTML, headers=(("Vary", "Accept, Cookie"),))
 
@@ -166,7 +159,7 @@ class NavigablePageRenderer(PageRenderer, Protocol):
         """The names of the pages."""
 
     def frame(self, choice: PageQuery, title: str) -> PageFrame:
-        """Returns the parts around the rows of a page: navigation, options, search form and notes."""
+        """Returns the parts around the content of a page: navigation, options, search form and notes."""
 
 
 class PageRouter(Protocol):

@@ -9,11 +9,11 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 from neurontools.net.http_site import CompressedPart, CompressibleDocument
-from neurontools.web.markup import Row
+from neurontools.web.nodes import Node, changes, children_of
 from neurontools.web.page_query import PageQuery
 
 MAX_VIEWERS = 32
@@ -37,8 +37,8 @@ class PageRenderer(Protocol):
     def pause_seconds(self) -> float:
         """Seconds between two renderings of a page."""
 
-    def draw(self, choice: PageQuery) -> tuple[str, tuple[Row, ...]]:
-        """Returns the window title and the rows of the page."""
+    def draw(self, choice: PageQuery) -> tuple[str, Node]:
+        """Returns the window title and the content of the page."""
 
     def start(self) -> None:
         """Prepares to draw, because a first viewer has arrived."""
@@ -214,26 +214,27 @@ _EPOCH = secrets.token_hex(4)
 """Part of each version. A browser that sends the version of another server process gets the whole page."""
 
 
+_MOST_KEPT_VERSIONS = 8  # a viewer with an older version gets the whole page
+
+
 class RenderedPage:
     """A rendered page that its viewers share. Counts versions, and encodes the changes between versions.
 
-    `draw` returns the window title and the rows. Must be used in the event loop's thread.
+    `draw` returns the window title and the content. Must be used in the event loop's thread.
     """
 
-    def __init__(self, draw: Callable[[], tuple[str, tuple[Row, ...]]]) -> None:
+    def __init__(self, draw: Callable[[], tuple[str, Node]]) -> None:
         self._draw = draw
         self._epoch = f"{_EPOCH}{secrets.token_hex(3)}"
-        self._changed_at: list[int] = []  # for each row, the version of its last change
-        self._whole_since = 0  # version of the last change of the row count, a row kind or a cell count
+        self._versions: OrderedDict[int, Node] = OrderedDict()  # the latest contents by version
         self._events: dict[int, bytes] = {}
         self._changed = asyncio.Event()
         self._page: tuple[int, CompressibleDocument] | None = None
-        self.rows: tuple[Row, ...] = ()
+        self.content: Node = ""
         self.title = ""
         self.number = 0
         self.drawn_at_seconds = float("-inf")
         self.viewers = 0
-        self._viewers_of_client: dict[str, int] = {}
 
     @property
     def version(self) -> str:
@@ -242,19 +243,15 @@ class RenderedPage:
 
     def redraw(self, now_seconds: float) -> None:
         """Renders the page again. If the page changed, wakes the streams that wait in `newer_than`."""
-        title, rows = self._draw()
+        title, content = self._draw()
         self.drawn_at_seconds = now_seconds
-        if rows == self.rows and title == self.title:
+        if content == self.content and title == self.title:
             return
         self.number += 1
-        if _row_shapes(rows) != _row_shapes(self.rows):
-            self._whole_since = self.number
-            self._changed_at = [self.number] * len(rows)
-        else:
-            for place, (row, before) in enumerate(zip(rows, self.rows, strict=True)):
-                if row != before:
-                    self._changed_at[place] = self.number
-        self.rows, self.title = rows, title
+        self.content, self.title = content, title
+        self._versions[self.number] = content
+        if len(self._versions) > _MOST_KEPT_VERSIONS:
+            self._versions.popitem(last=False)
         self._events.clear()
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -269,14 +266,13 @@ class RenderedPage:
         """Returns, from a cache, the server-sent event that updates a viewer from version `number` to the latest."""
         event = self._events.get(number)
         if event is None:
-            content: dict[str, object] = {"title": self.title}
-            if number < self._whole_since:
-                content["whole"] = self.rows
+            known = self._versions.get(number)
+            if known is None:
+                update: dict[str, object] = {"whole": children_of(self.content)}
             else:
-                rows = enumerate(self.rows)
-                content["rows"] = [(place, row) for place, row in rows if self._changed_at[place] > number]
-            text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-            event = self._events[number] = f"event: rows\nid: {self.version}\ndata: {text}\n\n".encode()
+                update = {"changes": list(changes(known, self.content))}
+            text = json.dumps({"title": self.title, **update}, ensure_ascii=False, separators=(",", ":"))
+            event = self._events[number] = f"event: changes\nid: {self.version}\ndata: {text}\n\n".encode()
         return event
 
     def page(self, make: Callable[[], bytes]) -> CompressibleDocument:
@@ -289,7 +285,3 @@ class RenderedPage:
         """Waits until the page has a version newer than `number`."""
         while self.number <= number:
             await self._changed.wait()
-
-
-def _row_shapes(rows: Sequence[Row]) -> list[tuple[str, int]]:
-    return [(kind, len(cells)) for kind, cells in rows]

@@ -29,7 +29,7 @@ from neurontools.model import EccCounters, EndedProcess, Finding, Severity, Snap
 from neurontools.model.finding import FindingKind
 from neurontools.views.device_list import device_list_json, device_list_object, device_list_table
 from neurontools.views.ls_reports import EndedReport, ended_json, ended_text
-from neurontools.web.markup import PageFrame, page_document
+from neurontools.web.document import PageFrame, page_document
 from neurontools.web.page_query import PageQuery
 from neurontools.web.page_views import HostView
 from neurontools.web.privacy_filter import PrivacyFilter
@@ -95,10 +95,10 @@ def otlp(snapshot: Snapshot) -> str:
 def web(snapshot: Snapshot) -> str:
     view = HostView("/top/", lambda: StillFeed([snapshot]), PrivacyFilter(shows_commands=True, shows_users=True))
     view.start()
-    drawn = [view.draw(PageQuery(page, columns=160)) for page in ("overview", "health", "processes", "usage", "host")]
+    drawn = [view.draw(PageQuery(page)) for page in ("overview", "health", "topology", "processes", "usage", "host")]
     view.stop()
-    documents = [page_document("/top/", PageFrame(title, ()), rows, "1", 160).decode() for title, rows in drawn]
-    return unescape(re.sub("<[^>]*>", "", "".join(documents)))
+    documents = [page_document("/top/", PageFrame(title, ()), content, "1").decode() for title, content in drawn]
+    return unescape(re.sub("<[^>]*>", " ", "".join(documents)))
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +345,18 @@ TABLE: dict[str, tuple[str, ...]] = {
         f"{UNHEALTHY}.*'neuron.finding.injected': True",
     ),
     "neuron-healthcheck": (MISSING, UNHEALTHY, HOST, *(HEALTH,) * 3, "null", "seconds", HEALTH, '"injected":true'),
-    "web page": _TOP,
+    "web page": (
+        "ND 15 missing",
+        UNHEALTHY,
+        f"critical host {HOST}",
+        "synthetic-1",
+        "4242",
+        f"{HUGE:,}",
+        "ND 15 missing - - - ",
+        "17.3 GB / 32 GB",
+        UNREAD,
+        INJECTED,
+    ),
 }
 
 

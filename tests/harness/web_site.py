@@ -41,7 +41,7 @@ class Site:
 
     @contextlib.contextmanager
     def stream(self, path: str = PAGE, **headers: str) -> Iterator[Callable[[], dict[str, str]]]:
-        """Opens a stream; what is given reads the next event that has rows."""
+        """Opens a stream; what is given reads the next event that has changes."""
         client = self.connect()
         client.request("GET", path, headers={**STREAM, **{name.replace("_", "-"): at for name, at in headers.items()}})
         response = client.getresponse()
@@ -53,7 +53,7 @@ class Site:
                 while line := response.readline().decode().strip():
                     name, _, value = line.partition(": ")
                     fields[name] = value
-                if fields.get("event") == "rows":
+                if fields.get("event") == "changes":
                     return fields
 
         try:

@@ -68,7 +68,7 @@ def page_with(word: str, site: Site, path: str) -> str:
 def test_a_page_is_whole_and_small_and_tells_the_browser_what_it_may(site: Site) -> None:
     status, headers, text = site.ask(PAGE)
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    assert "NeuronCore v2 Utilization" in text
+    assert "Free NeuronCores" in text
     assert "trn1.2xlarge" in text
     assert FOR_A_PHONE in text
     policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
@@ -90,21 +90,18 @@ def test_a_page_is_whole_and_small_and_tells_the_browser_what_it_may(site: Site)
         assert len(content.encode()) < 20_000
         for word in ("innerHTML", "eval(", "insertAdjacent", "document.write", "http:", "https:"):
             assert word not in content
-    assert ".title{color:#e6edf3;background:#1f4b7a;font-weight:bold}" in content
+    assert "@media(prefers-color-scheme:dark)" in content
 
 
 def test_every_page_is_there_and_others_are_not(site: Site) -> None:
     for page in ("overview", "processes", "topology", "history", "heatmap", "health", "host"):
-        status, _, text = site.ask(f"/top/{page}?columns=80")
+        status, _, text = site.ask(f"/top/{page}")
         assert (status, text.count('aria-current="page"') >= 1) == (200, True), page
     for path, status in (("/top/", 303), ("/top/nonsense", 404), ("/top/../metrics", 404), ("/metrics", 200)):
         assert site.ask(path)[0] == status
     assert site.ask("/top/usage")[0] == 404, "users are hidden"
-    assert "Commands and users are hidden here" in site.ask("/top/processes?columns=240")[2]
-    assert site.ask("/top/overview?columns=7")[::2] == (
-        400,
-        "columns: give one of 60, 80, 100, 120, 140, 160, 200, 240\n",
-    )
+    assert "Commands and users are hidden here" in site.ask("/top/processes")[2]
+    assert site.ask("/top/overview?window=7")[::2] == (400, "window: give one of 60, 300, 900, 3600 seconds\n")
     status, headers, text = site.ask(PAGE, method="HEAD")
     assert (status, text) == (200, "")
     assert int(headers["Content-Length"]) > 1000
@@ -122,13 +119,13 @@ def test_a_stream_goes_on_from_what_was_seen(site: Site) -> None:
     seen = text.partition('data-version="')[2].partition('"')[0]
     with site.stream(f"{PAGE}?since={seen}") as event:
         first = event()
-        assert "rows" in json.loads(first["data"]), "the page has the others"
+        assert "changes" in json.loads(first["data"]), "the page has the others"
         second = event()
         assert second["id"] != first["id"]
         with site.stream() as other:  # while the first reads nothing
             assert len({other()["id"] for _ in range(4)}) == 4
     with site.stream(Last_Event_ID=second["id"]) as event:
-        assert "rows" in json.loads(event()["data"])
+        assert "changes" in json.loads(event()["data"])
     with site.stream(Last_Event_ID="of-another-daemon.7") as event:
         assert "whole" in json.loads(event()["data"])
 
@@ -155,7 +152,7 @@ def test_pages_of_others_get_nothing(site: Site) -> None:
 
 
 def test_garbage_is_answered_and_harms_nobody(site: Site) -> None:
-    for path in ("/top/overview?columns=?", "/top/%00", f"/top/{'x' * 9000}"):
+    for path in ("/top/overview?window=?", "/top/%00", f"/top/{'x' * 9000}"):
         assert site.ask(path)[0] in (400, 404)
     assert site.ask("/top/session", method="POST", body="x" * 100_000)[0] in (401, 413)
     assert site.ask("/top/session", method="POST", body="token=%ff&token=\x00")[0] == 401
@@ -204,25 +201,25 @@ def test_commands_are_hidden_unless_allowed(configured: Configured, port: int) -
     site = Site(port)
     with attached(daemon, "mine", "--secret-argument") as holder:
         pid = holder.pid
-        text = page_with("mine", site, "/top/processes?columns=240")
+        text = page_with("mine", site, "/top/processes")
         assert "Commands are hidden here" in text
-        details = site.ask(f"/top/processes?details={pid}&columns=240")[2]
+        details = site.ask(f"/top/processes?details={pid}")[2]
         metrics = page_with(f'pid="{pid}"', site, "/metrics")
         assert 'user="root"' in metrics or os.getuid() != 0
         with site.stream(f"/top/processes?details={pid}") as event:
             streamed = event()["data"]
-    ended = page_with("signal 9", site, "/top/usage?columns=240")
+    ended = page_with("signal 9", site, "/top/usage")
     for each in (text, details, streamed, ended, metrics):
         assert str(pid) in each
         assert "secret-argument" not in each
-        assert "attached_child" not in each
+        assert "harness/attached_child" not in each, "the name of the job has only the file name of the script"
 
 
 def test_commands_and_users_are_shown_where_allowed_and_are_text(configured: Configured, port: int) -> None:
     daemon = configured(show_commands=True, show_users=True)
     site = Site(port)
     with attached(daemon, NASTY, NASTY) as holder:
-        text = page_with("onerror", site, f"/top/processes?details={holder.pid}&columns=240")
+        text = page_with("onerror", site, f"/top/processes?details={holder.pid}")
         assert "attached_child" in text
         assert "<img" not in text
         assert "are hidden" not in text
@@ -236,7 +233,7 @@ def test_a_token_becomes_a_session_and_stays_out_of_addresses(
     token = write_secret(tmp_path / "token")
     configured({"bearer_token_file": str(token)})
     site = Site(port)
-    status, headers, text = site.ask(f"{PAGE}?columns=80")
+    status, headers, text = site.ask(f"{PAGE}")
     assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
     assert "NeuronCore" not in text
     assert 'method="post"' in text
@@ -304,12 +301,12 @@ def test_certificates_see_what_their_names_may(start_daemon: StartDaemon, tmp_pa
 
     with attached(daemon, "mine", "--secret-argument") as holder:
         wait_until(lambda: daemon.find(holder.pid))
-        details = f"/top/processes?details={holder.pid}&columns=240"
+        details = f"/top/processes?details={holder.pid}"
         wait_until(lambda: "attached_child" in shown_to("admin").ask(details)[2])
         viewer = shown_to("viewer")
         text = viewer.ask(details)[2]
         assert "mine" in text
-        assert "attached_child" not in text
+        assert "harness/attached_child" not in text
         assert viewer.ask("/top/usage")[0] == 404
         assert shown_to("admin").ask("/top/usage")[0] == 200
         of_summary = "this page is for the role full, and your certificate has summary\n"

@@ -1,102 +1,125 @@
-"""Pages as HTML: what is a heading, a table, a list; what leads where; what is not read out; many hosts."""
+"""Pages as HTML: tables, links and sort orders, charts, hostile texts; the page of many hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
 
+import pytest
+
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import HostState
 from neurontools.fleet.summary import SummaryJob
 from neurontools.model import Severity
-from neurontools.views.drawing.lines import ClickTarget, Line, TextPage, fit
-from neurontools.web.markup import PageFrame, notice_document, page_document, rows_of
+from neurontools.views.screen import PAGES
+from neurontools.web.document import PageFrame, notice_document, page_document
+from neurontools.web.nodes import node
 from neurontools.web.page_query import PageQuery
-from neurontools.web.page_views import FleetView
+from neurontools.web.page_views import FleetView, HostView
 from neurontools.web.privacy_filter import PrivacyFilter
 from tests.harness.fleet import live, lost
 from tests.harness.html_page import Element, html_tree
+from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import snapshot_of
+from tests.harness.still_feed import StillFeed
 
-HEADING: Line = (("─ ", "rule"), ("Jobs", "heading"), (" ", "rule"), ("────", "rule"))
-TITLES: Line = (("  ", "column"), ("  PID", "column_sorted"), (" ", "column"), ("TAG  ", "column"), ("   ", "column"))
 NASTY = "<img src=x onerror=alert(1)>"
 SNAPSHOT = snapshot_of("trn1.2xlarge")
 
 
-def by_name(target: ClickTarget) -> str:
-    return f"/top/{target.action}?{target.argument}"
+@pytest.fixture(scope="module")
+def host() -> HostView:
+    """A host with 32 synthetic processes and one minute of history."""
+    simulated = ScenarioHost("trn1.32xlarge", "ecc-burst", neuroncores=32)
+    view = HostView(
+        "/top/",
+        lambda: StillFeed([simulated.at(second) for second in range(1, 60, 3)]),
+        PrivacyFilter(shows_commands=True, shows_users=True),
+    )
+    view.start()
+    return view
 
 
-def shown(page: TextPage, link: Callable[[ClickTarget], str] = by_name) -> Element:
-    """The figures of a page, as a browser has them."""
-    text = page_document("/top/", PageFrame("title", ()), rows_of(page, link), "1.2", 100).decode()
-    (main,) = html_tree(text).all("main", id="screen")
-    assert main.attributes | {"class": "c100", "data-version": "1.2"} == main.attributes
-    return main
+def shown(view: HostView, choice: PageQuery) -> Element:
+    title, content = view.draw(choice)
+    return html_tree(page_document("/top/", view.frame(choice, title), content, "1").decode())
 
 
-def table() -> TextPage:
-    page = TextPage([HEADING, TITLES])
-    page.add_list([fit(((f"  {pid:>5} ", "text"), (tag, "dim")), 18) for pid, tag in ((7, "a b"), (81, "c"))], 2, 2, 0)
-    page.add_lines(fit((("nothing more", "dim"),), 18))
-    return page
+def rows(page: Element, name: str) -> list[list[str]]:
+    """The texts of the table with this name, with its titles."""
+    (found,) = page.all("table", **{"aria-label": name})
+    return [[cell.text for cell in row.all() if cell.tag in ("th", "td")] for row in found.all("tr")]
 
 
-def test_a_list_below_titles_is_a_table_whose_cells_are_below_them() -> None:
-    main = shown(table())
-    (heading,) = main.all("h2")
-    read_out = [each.text for each in heading.all("span") if "aria-hidden" not in each.attributes]
-    assert (heading.text, read_out) == ("─ Jobs ────", ["Jobs"])
-    (found,) = main.all(role="table")
-    rows = [[*row.all(role="columnheader"), *row.all(role="cell")] for row in found.all(role="row")]
-    assert [[cell.text.strip() for cell in row] for row in rows[:3]] == [["PID", "TAG"], ["7", "a b"], ["81", "c"]]
-    assert [len(row[0].text) for row in rows[:3]] == [8, 8, 8], "blanks between cells stay, so that columns do"
-    assert "nothing more" in "".join(cell.text for cell in rows[3])
-    assert found.links() == [("7", "/top/row?0"), ("81", "/top/row?1")], "a row leads where its first words are"
+@pytest.mark.parametrize("name", [page.name for page in PAGES])
+def test_a_page_has_the_landmarks_and_the_key_of_the_terminal(host: HostView, name: str) -> None:
+    page = shown(host, PageQuery(name))
+    assert "can't be drawn" not in page.text
+    assert [len(page.all(tag)) for tag in ("main", "h1")] == [1, 1]
+    assert len(page.all("section")) == len(page.all("h2")) >= 1
+    keys = {link.attributes["data-key"]: link.text for link in page.all("nav")[0].all("a")}
+    assert keys == {each.key: each.title for each in PAGES}
+    current = page.all("nav")[0].all("a", **{"aria-current": "page"})
+    assert [link.text for link in current] == [each.title for each in PAGES if each.name == name]
 
 
-def test_a_list_without_titles_is_a_list() -> None:
-    page = TextPage([HEADING])
-    page.add_list([(("one", "text"),), (("two", "text"),)], 2, 2, 0)
-    page.add_lines(fit((), 20), (("below", "text"),), fit((), 20))
-    main = shown(page)
-    (found,) = main.all(role="list")
-    assert [each.text for each in found.all(role="listitem")] == ["one", "two"]
-    *_, below = main.all("div", **{"class": "l"})
-    assert below.text == "below"
-    assert below not in found.all()
+def test_the_overview_begins_with_problems_and_the_next_step(host: HostView) -> None:
+    page = shown(host, PageQuery("overview"))
+    first = page.all("section")[0]
+    assert first.all("li")[0].attributes["class"] == "critical"
+    assert "Next step: " in first.text
+    tiles = page.all("ul", **{"class": "devices"})[0]
+    assert len([each for each in tiles.all("a") if each.text.startswith("ND ")]) == 16
+    assert len([each for each in tiles.all("li") if "core " in (each.attributes.get("class") or "")]) == 32
+    assert rows(page, "Jobs")[1][:2] == ["▸ synthetic load ecc-burst", "synth-ada"]
+    (link,) = [link for text, link in page.links() if text == "▸ synthetic load ecc-burst"]
+    opened = shown(host, PageQuery("overview", open="job synthetic load ecc-burst"))
+    assert link == "/top/overview?open=job+synthetic+load+ecc-burst#jobs"
+    assert len(rows(opened, "Jobs")) == 34
 
 
-def test_the_words_of_a_target_are_one_link_whatever_it_spans() -> None:
-    line: Line = ((" NC0  ", "text"), ("███·", "busy"), (" [ 93%] ", "text"))
-    main = shown(TextPage([line], [ClickTarget(0, 0, 18, "core", "0")]))
-    assert main.links() == [("NC0", "/top/core?0")]
-    assert main.text == " NC0  ███· [ 93%]"
+def test_a_column_sorts_by_its_link_and_again_in_the_other_order(host: HostView) -> None:
+    page = shown(host, PageQuery("processes"))
+    links = {text.removesuffix(" ▲"): link for text, link in page.links()}
+    assert links["Utilization"] == "/top/processes?sort=util&descending=1#processes"
+    assert links["PID"] == "/top/processes?sort=pid&descending=1#processes"
+    assert links["4194306"] == "/top/processes?details=4194306"
+    page = shown(host, PageQuery("processes", sort="util", descending=1))
+    (title,) = page.all("th", **{"aria-sort": "descending"})
+    assert title.links() == [("Utilization ▼", "/top/processes?sort=util#processes")]
+    table = rows(page, "Processes")
+    at = table[0].index("Utilization ▼")
+    values = [float(row[at].removesuffix("%")) for row in table[2:]]
+    assert len(values) == 32
+    assert values == sorted(values, reverse=True)
+    filtered = rows(shown(host, PageQuery("processes", filter="cores=3")), "Processes")
+    assert [row[0] for row in filtered[1:]] == ["4194308"]
 
 
-def test_what_is_only_drawn_is_not_read_out_and_as_wide_as_in_a_terminal() -> None:
-    main = shown(TextPage([(("██▉", "busy"), ("···", "track"), (" 80%", "good"), ("日本", "text"))]))
-    assert [(each.text, each.attributes) for each in main.all("span")] == [
-        ("██▉", {"class": "busy x _3", "aria-hidden": "true"}),
-        ("···", {"class": "track x _3", "aria-hidden": "true"}),
-        (" 80%", {"class": "good"}),
-        ("日本", {"class": "_4"}),
-    ]
-    assert shown(TextPage([(("a\x1b[2Jb\u202e", "text"),)])).text == "a\\x1b[2Jb\\u202e"
+def test_a_chart_has_its_values_and_a_process_its_facts(host: HostView) -> None:
+    page = shown(host, PageQuery("processes", details=4194306, window=60))
+    titles = [figure.all("figcaption")[0].text.split()[0] for figure in page.all("figure")]
+    assert titles == ["Utilization", "FLOPS", "HBM", "Executions", "Latency"]
+    chart = page.all("svg", role="img")[0]
+    values = (chart.attributes["data-values"] or "").split("|")
+    assert len(values) == 60
+    assert values[-1].endswith("%")
+    assert "synthetic-1" in page.all("h2")[0].text + page.all("h2")[1].text
+    facts = [name.text for name in page.all("dt")]
+    assert facts[:3] == ["command", "job", "user"]
+    gone = shown(host, PageQuery("processes", details=1))
+    assert "holds no NeuronCores now" in gone.text
 
 
 def test_every_text_is_text_in_the_page_and_landmarks_are_there() -> None:
-    page = TextPage([((NASTY, "text"), (NASTY, "bad")), ((NASTY, "heading"),)], [ClickTarget(0, 0, 99, "row", "0")])
     links = ((NASTY, f"/top/{NASTY}", True),)
-    frame = PageFrame(NASTY, links, ((NASTY, links),), (NASTY, ((NASTY, NASTY),)), (NASTY,), NASTY)
-    text = page_document("/top/", frame, rows_of(page, lambda _: f'"{NASTY}'), "1", 120).decode()
+    frame = PageFrame(NASTY, ((links[0], ""),), ((NASTY, links, NASTY),), (NASTY, ((NASTY, NASTY),)), (NASTY,))
+    content = node("main", node("p", NASTY, title=NASTY), node("p", "a\x1b[2Jb\u202e"), id="page")
+    text = page_document("/top/", frame, content, "1").decode()
     assert "<img" not in text
     assert text.count(escape(NASTY)) >= 12
+    assert "a\\x1b[2Jb\\u202e" in text
     assert [len(html_tree(text).all(role=role)) for role in ("search", "status")] == [1, 1]
-    frame = PageFrame("title", (("Overview", "/top/overview", True),))
-    (link,) = html_tree(page_document("/top/", frame, (), "1", 100).decode()).all("nav")[0].all("a")
-    assert (link.text, link.attributes) == ("Overview", {"href": "/top/overview", "aria-current": "page"})
 
 
 class StillHosts(FleetFeed):
@@ -125,10 +148,11 @@ class StillHosts(FleetFeed):
 
 
 def opened(view: FleetView, choice: PageQuery) -> tuple[Element, Element]:
-    """The whole page of hosts, and its figures."""
-    title, rows = view.draw(choice)
-    page = html_tree(page_document("/top/", view.frame(choice, title), rows, "1", 100).decode())
-    return page, page.all("main")[0]
+    """The whole page of hosts, and its table of hosts."""
+    title, content = view.draw(choice)
+    page = html_tree(page_document("/top/", view.frame(choice, title), content, "1").decode())
+    found = page.all("table", **{"aria-label": "Hosts"})
+    return page, found[0] if found else page
 
 
 def choices(page: Element, name: str) -> tuple[list[str], list[str]]:
@@ -147,9 +171,9 @@ def of_users(*, shows_users: bool) -> FleetView:
 def test_hosts_that_can_be_reached_are_links() -> None:
     feed = StillHosts(live("a/b c", SNAPSHOT), lost("gone", "no route"))
     view = FleetView("/top/", feed, lambda name: "/run/x.sock" if name == "a/b c" else None, PrivacyFilter())
-    page, main = opened(view, PageQuery("hosts", columns=160))
+    page, main = opened(view, PageQuery("hosts"))
     assert page.all("title")[0].text == "2 hosts - neuron-top"
-    assert main.links() == [("a/b c", "/top/host/a%2Fb%20c/overview?columns=160")]
+    assert main.links() == [("a/b c", "/top/host/a%2Fb%20c/overview")]
     assert view.pause_seconds == 5.0
     assert opened(FleetView("/top/", feed, lambda _: None, PrivacyFilter()), PageQuery("hosts"))[1].links() == []
 
@@ -159,10 +183,11 @@ def test_a_page_has_500_hosts_and_the_others_are_on_further_ones() -> None:
         "/top/", StillHosts(*(lost(f"host-{number}", "gone") for number in range(1100))), str, PrivacyFilter()
     )
     page, main = opened(view, PageQuery("hosts", sort="by name", first=1000))
-    assert [name.strip(" -") for name, _ in main.links()] == [f"host-{number}" for number in range(1000, 1100)]
+    names = [row.all("th")[0].text for row in main.all("tbody")[0].all("tr")]
+    assert names == [f"host-{number}" for number in range(1000, 1100)]
     assert choices(page, "Order")[1] == ["by name"]
     assert choices(page, "Hosts") == (["1 to 500", "501 to 1000", "1001 to 1100"], ["1001 to 1100"])
-    assert opened(view, PageQuery("hosts", sort="by name"))[1].links()[-1][0] == "host-499"
+    assert opened(view, PageQuery("hosts", sort="by name"))[1].all("tr")[-1].all("th")[0].text == "host-499"
 
 
 def test_groups_open_by_their_links_and_whose_a_job_is_is_told() -> None:
@@ -173,19 +198,19 @@ def test_groups_open_by_their_links_and_whose_a_job_is_is_told() -> None:
     assert html_tree(notice_document("/top/", "asks", "").decode()).all("h1")[0].text == "asks"
     closed = main.links()
     assert closed == [
-        ("+ user unknown, 1 host", "/top/hosts?group=user&open=user%3Duser+unknown"),
-        ("+ ada, 2 hosts", "/top/hosts?group=user&open=user%3Dada"),
+        ("+ user unknown, 1 host", "/top/hosts?group=user&open=user%3Duser+unknown#hosts"),
+        ("+ ada, 2 hosts", "/top/hosts?group=user&open=user%3Dada#hosts"),
     ]
     assert opened(view, PageQuery("hosts", group="user", open="user=ada"))[1].links() == [
         closed[0],
-        ("- ada, 2 hosts", "/top/hosts?group=user"),
+        ("- ada, 2 hosts", "/top/hosts?group=user#hosts"),
         ("a", "/top/host/a/overview"),
         ("b", "/top/host/b/overview"),
     ]
     found = opened(view, PageQuery("hosts", filter="ada"))[1].links()
     assert [text for text, _ in found] == ["a", "b"], "a filter finds users"
-    rows = [row.text.split() for row in opened(view, PageQuery("hosts"))[1].all(role="row")]
-    assert [words[1:3] for words in rows if "train" in words] == [["train", "ada"]] * 2
+    jobs = rows(opened(view, PageQuery("hosts"))[0], "Jobs")[1:]
+    assert [(job[0], job[3]) for job in jobs] == [("train", "ada")] * 2
 
 
 def test_users_that_are_hidden_are_neither_grouped_nor_found() -> None:
@@ -196,4 +221,4 @@ def test_users_that_are_hidden_are_neither_grouped_nor_found() -> None:
         assert "ada" not in text
         assert "Hosts by" not in text
     assert [text for text, _ in opened(view, PageQuery("hosts", filter="train"))[1].links()] == ["a", "b"]
-    assert opened(view, PageQuery("hosts", filter="ada"))[1].links() == []
+    assert "No host passes the filter." in opened(view, PageQuery("hosts", filter="ada"))[1].text
