@@ -26,6 +26,7 @@ import torch.distributed as dist
 from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.runtime.counting.steps import COLLECTIVE, step_clock
 from neurontools.runtime.execution.policy import ExecutionFailed, deadline
+from neurontools.runtime.execution.rank_threads import group_number, recorded_rank, size_of_group
 from neurontools.runtime.tensors.buffers import Tensor
 
 REDUCTIONS = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT": "mul", "BAND": "and", "BOR": "or"}
@@ -219,11 +220,14 @@ def rendezvous_store() -> Any:
 
 
 def has_joined_world() -> bool:
-    return bool(_sizes)
+    return bool(_sizes) or recorded_rank() is not None
 
 
 def own_rank() -> int | None:
     """Returns the rank of this process in the job; None before the group of all ranks exists."""
+    recorded = recorded_rank()
+    if recorded is not None:
+        return recorded.rank
     return _own_rank[0] if _sizes else None
 
 
@@ -233,6 +237,9 @@ def group_of(number: int) -> Any:
 
 def ensure_world() -> int:
     """Returns the number of ranks. If the script has no process group, creates a gloo group of torchrun's ranks."""
+    recorded = recorded_rank()
+    if recorded is not None:
+        return recorded.size
     if _sizes:
         return _sizes[0]
     size = int(os.environ.get("WORLD_SIZE", "1") or 1)
@@ -249,6 +256,9 @@ def join_subgroup(groups: Sequence[Sequence[int]] | None) -> int:
     `groups` lists the ranks of each group, as in torch_xla: `groups=[[0, 1], [2, 3]]`. Without groups, returns 0, the
     group of all ranks. Raises ValueError if no group has this rank.
     """
+    recorded = recorded_rank()
+    if recorded is not None:
+        return group_number(groups, recorded.size)
     if ensure_world() == 1 or not groups:
         return 0
     rank = _own_rank[0]
@@ -268,10 +278,12 @@ def join_subgroup(groups: Sequence[Sequence[int]] | None) -> int:
 def rank_in_group(rank: int, groups: Sequence[Sequence[int]] | None) -> int:
     """Converts a rank of the job to the rank within its group. `groups` lists the ranks by group: [[0, 1], [2, 3]]."""
     members = next((tuple(g) for g in groups or () if rank in g), None)
-    return rank if members is None or len(members) == _sizes[0] else members.index(rank)
+    return rank if members is None or len(members) == ensure_world() else members.index(rank)
 
 
 def group_size(group: int) -> int:
+    if group < 0:
+        return size_of_group(group)
     return _sizes[group] if _sizes else 1
 
 

@@ -116,6 +116,10 @@ class Deadline(threading.local):
     def clear(self) -> None:
         self._timeout_seconds = None
 
+    def left_seconds(self) -> float | None:
+        """Returns the time until the deadline; None without a deadline."""
+        return None if self._timeout_seconds is None else max(0.0, self._ends_at_seconds - self.clock())
+
     def check(self) -> None:
         """Raises ExecutionFailed if the deadline has passed."""
         if self._timeout_seconds is not None and self.clock() > self._ends_at_seconds:
@@ -126,9 +130,8 @@ class Deadline(threading.local):
         if self._timeout_seconds is None:
             work.wait()
             return
-        left_seconds = max(0.001, self._ends_at_seconds - self.clock())
         try:
-            work.wait(timedelta(seconds=left_seconds))
+            work.wait(timedelta(seconds=max(0.001, self._ends_at_seconds - self.clock())))
         except RuntimeError:
             if self.clock() < self._ends_at_seconds - _CLOCK_SLACK_SECONDS:
                 raise

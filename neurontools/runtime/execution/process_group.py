@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.counting.steps import COLLECTIVE, step_clock
@@ -23,6 +24,8 @@ from neurontools.runtime.execution.gloo import (
     run_collective,
 )
 from neurontools.runtime.execution.injection import collective_hooks
+from neurontools.runtime.execution.policy import ExecutionFailed, deadline
+from neurontools.runtime.execution.rank_threads import current_membership, recorded_rank, run_alone
 from neurontools.runtime.operators.operator import DeviceOperator, operators
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffers import Core, Tensor, buffers
@@ -253,6 +256,9 @@ def _run_in_graph(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], kind: str, reduction: str, root: int, group: int
 ) -> None:
     """Runs a collective on CPU tensors, and adds its time and bytes to the statistics."""
+    if group < 0:
+        _run_between_threads(outputs, inputs, kind, reduction, root, group)
+        return
     started = time.perf_counter()
     for hook in collective_hooks:
         hook()
@@ -265,9 +271,39 @@ def _run_in_graph(
     finally:
         ended = time.perf_counter()
         step_clock.close_collective(entry, ended, ended - started if wait_seconds is None else wait_seconds)
-    seconds = ended - started
+    _count_collective(device.current, kind, ended - started, nbytes)
+
+
+def _run_between_threads(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], kind: str, reduction: str, root: int, group: int
+) -> None:
+    """Runs a collective of a traced model on CPU tensors: its ranks are threads of this process."""
+    membership = current_membership()
+    if membership is None:
+        if recorded_rank() is None:
+            raise ExecutionFailed(
+                NrtStatus.INVALID,
+                "this is the model of one rank, which needs those of the other ranks; load their directory with "
+                "neuronx_distributed.trace.parallel_model_load",
+            )
+        run_alone(group, kind, outputs, inputs, reduction)
+        return
+    exchange, rank = membership
+    started = time.perf_counter()
+    for hook in collective_hooks:
+        hook()
+    try:
+        exchange.run(rank, kind, group, (outputs, inputs), reduction, root, deadline.left_seconds())
+    except RuntimeError as error:
+        raise CollectiveFailed(kind, error) from error
+    deadline.check()
+    nbytes = sum(t.nbytes for t in (inputs or outputs))
+    _count_collective(exchange.cores[rank], kind, time.perf_counter() - started, nbytes)
+
+
+def _count_collective(core: Core, kind: str, seconds: float, nbytes: int) -> None:
     with buffers.lock:
-        statistics = device.current.statistics
+        statistics = core.statistics
         statistics.collectives_total += 1
         statistics.collective_seconds += seconds
         statistics.collective_bytes += nbytes

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.inference.script_module import build_bucket_module
+from neurontools.runtime.inference.script_module import build_bucket_module, model_of, neuron_modules
 from neurontools.runtime.inference.structure import as_arguments
 from neurontools.runtime.inference.tracing import trace_model
 
@@ -64,6 +64,24 @@ def bucket_model_trace(
     `func` returns a model and its `input_output_aliases`. Raises what `trace` raises, and ValueError if the models
     return different structures.
     """
+    module = trace_buckets(
+        func, example_inputs, bucket_config, compiler_workdir=compiler_workdir, compiler_args=compiler_args
+    )
+    for part in neuron_modules(module):
+        model_of(part.handle).load()
+    return module
+
+
+def trace_buckets(
+    func: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    bucket_config: BucketModelConfig,
+    *,
+    compiler_workdir: str | Path | None,
+    compiler_args: str | Sequence[str] | None,
+    has_separate_weights: bool = False,
+) -> torch.jit.ScriptModule:
+    """Does `bucket_model_trace`, and leaves the models on no core."""
     models = []
     results = []
     for bucket, inputs in enumerate(example_inputs):
@@ -75,6 +93,7 @@ def bucket_model_trace(
             input_output_aliases=aliases,
             compiler_workdir=workdir,
             compiler_args=compiler_args,
+            has_separate_weights=has_separate_weights,
         )
         models.append(model)
         results.append(result)
@@ -83,9 +102,4 @@ def bucket_model_trace(
             "torch_neuronx.bucket_model_trace: the models return different structures; return the same number of "
             "tensors for each of the example inputs"
         )
-    bucket_module = build_bucket_module(
-        models, bucket_config.bucket_kernel(), as_arguments(example_inputs[0]), results[0]
-    )
-    for model in models:
-        model.load()
-    return bucket_module
+    return build_bucket_module(models, bucket_config.bucket_kernel(), as_arguments(example_inputs[0]), results[0])

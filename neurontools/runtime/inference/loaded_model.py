@@ -23,6 +23,7 @@ from neurontools.runtime.execution.executor import ExecutionTimes, Executor, Loa
 from neurontools.runtime.execution.graph_description import GraphOrigin
 from neurontools.runtime.execution.injection import apply_fault
 from neurontools.runtime.execution.policy import NanCheck, deadline
+from neurontools.runtime.execution.rank_threads import current_membership
 from neurontools.runtime.inference.placement import cores_of_context, pinned_core
 from neurontools.runtime.inference.traced_model import OutputSpec, TracedModel, layout_of, weights_id
 from neurontools.runtime.launch.device_registration import before_report_hooks, executor
@@ -100,13 +101,18 @@ class ModelOnCore:
 
         `arguments` have the shapes and types of the traced inputs. Returns None if the model was unloaded meanwhile.
         """
+        membership = current_membership()
+        if membership is not None:  # the model of one rank: its ParallelModel counts the queue
+            exchange, rank = membership
+            with self._lock:
+                return self._execute(arguments, exchange.queued_at_seconds, is_call=not rank)
         queued = perf_counter()
         self._counters.change_queue_depth(1)
         with self._lock:
             self._counters.change_queue_depth(-1)
             return self._execute(arguments, queued) if self.is_loaded else None
 
-    def _execute(self, arguments: Sequence[Tensor], queued: float) -> list[Tensor]:
+    def _execute(self, arguments: Sequence[Tensor], queued: float, *, is_call: bool = True) -> list[Tensor]:
         core, loaded, process_executor = self.core, self.loaded, self._executor
         memory, statistics, samples = core.memory, core.statistics, loaded.samples
         policy, monitor = process_executor.policy, process_executor.monitor
@@ -118,7 +124,7 @@ class ModelOnCore:
                 memory.allocate(Category.TENSORS, needed_bytes)
             except BaseException as error:
                 started = monitor.begin(loaded.handle, queued)
-                self._count_failure(started, error, queued, queued_until)
+                self._count_failure(started, error, queued, queued_until, is_call=is_call)
                 raise
             if process_executor.faults.by_core:
                 run = apply_fault(loaded.program, core, process_executor.faults, policy.timeout_seconds)
@@ -150,7 +156,7 @@ class ModelOnCore:
         except BaseException as error:
             with buffers.lock:
                 memory.free(Category.TENSORS, needed_bytes)
-                self._count_failure(started, error, queued, queued_until)
+                self._count_failure(started, error, queued, queued_until, is_call=is_call)
             raise
         finally:
             deadline.clear()
@@ -160,15 +166,19 @@ class ModelOnCore:
             statistics.from_device_bytes += loaded.output_bytes_total
             times_of_execution = ExecutionTimes(queued, queued_until, begun, ended)
             process_executor.count_success(core, loaded, started, times_of_execution, has_nan=has_nan)
-        self._counters.record_call(
-            _batch_size(arguments), perf_counter() - queued, ended - begun, queued_until - queued
-        )
+        if is_call:
+            self._counters.record_call(
+                _batch_size(arguments), perf_counter() - queued, ended - begun, queued_until - queued
+            )
         return outputs
 
-    def _count_failure(self, started: Any, error: BaseException, queued: float, queued_until: float) -> None:
+    def _count_failure(
+        self, started: Any, error: BaseException, queued: float, queued_until: float, *, is_call: bool
+    ) -> None:
         now = perf_counter()
         self._executor.count_failure(self.core, started, error, queued_until - queued, now)
-        self._counters.record_call(0, now - queued, 0.0, queued_until - queued, failed=True)
+        if is_call:
+            self._counters.record_call(0, now - queued, 0.0, queued_until - queued, failed=True)
 
     def _values_of(self, arguments: Sequence[Tensor]) -> list[Tensor]:
         """Returns the inputs of the program, with copies of those that it changes."""
@@ -280,6 +290,10 @@ class NeuronModel:
                 future.set_result(None)
 
         threading.Thread(target=load, name="neuron-load", daemon=True).start()
+
+    def unload(self) -> None:
+        """Unloads the model from all cores. The next execution loads it again."""
+        self.load([])
 
     def _load(self, cores: Sequence[Core]) -> None:
         unload_collected()

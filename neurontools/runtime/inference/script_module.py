@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.runtime.execution.policy import ExecutionFailed
+from neurontools.runtime.execution.rank_threads import current_membership
 from neurontools.runtime.inference.loaded_model import NeuronModel
 from neurontools.runtime.inference.structure import map_structure, tensors_of
 from neurontools.runtime.inference.traced_model import TracedModel
@@ -67,7 +68,15 @@ def model_of(handle: Tensor) -> NeuronModel:
 def forward(inputs: List[Tensor], handle: Tensor) -> List[Tensor]:
     """Implements `neuron::forward_v2`: executes a model. While its module is built, only returns zeros."""
     model = model_of(handle)
-    return model.empty_outputs() if _building.is_active else model.execute(inputs)
+    if _building.is_active:
+        return model.empty_outputs()
+    try:
+        return model.execute(inputs)
+    except BaseException as error:
+        membership = current_membership()
+        if membership is not None:
+            membership[0].fail(error)  # TorchScript raises another error, of its own type
+        raise
 
 
 _library = torch.library.Library("neuron", "FRAGMENT")

@@ -78,7 +78,6 @@ _ALTERNATIVES = {
     "torch_neuronx.distributed": "torch.distributed with torchrun",
     "torch_neuronx.xla_impl": "torch_xla.core.xla_model",
     "neuronx_distributed.pipeline": "tensor and data parallelism",
-    "neuronx_distributed.trace": "torch_neuronx.trace on one core, or torchrun with parallel_layers",
     "neuronx_distributed.trainer": "parallel_layers and NeuronZero1Optimizer",
     "neuronx_distributed.lightning": "parallel_layers and NeuronZero1Optimizer in a loop of your own",
     "neuronx_distributed": "tensor and data parallelism of neuronx_distributed.parallel_layers",
@@ -135,7 +134,6 @@ IMPORTABLE_MODULES = {
     "neuronx_distributed.pipeline",
     "neuronx_distributed.pipeline.model",
     "neuronx_distributed.quantization",
-    "neuronx_distributed.trace",
     "neuronx_distributed.trainer",
 }
 """Unsupported modules that scripts can import, because scripts import more modules than they use."""

@@ -1,6 +1,6 @@
-"""neuronx_distributed on simulated NeuronCores: data and tensor parallelism only.
+"""neuronx_distributed on simulated NeuronCores: data and tensor parallelism, for training and inference.
 
-Not supported: pipeline, expert and context parallelism, quantized layers, LoRA, `trainer`, tracing for inference.
+Not supported: pipeline, expert and context parallelism, quantized layers, LoRA, `trainer`.
 """
 
 import torch_xla  # noqa: F401  (the original imports it too)
@@ -8,5 +8,6 @@ import torch_xla  # noqa: F401  (the original imports it too)
 from neurontools.runtime.launch.import_hook import VERSIONS
 
 from . import parallel_layers as parallel_layers
+from . import trace as trace
 
 __version__ = VERSIONS["neuronx_distributed"]

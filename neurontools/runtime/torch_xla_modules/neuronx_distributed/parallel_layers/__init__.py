@@ -1,7 +1,12 @@
 """neuronx_distributed.parallel_layers: layers whose weights are sharded among ranks."""
 
 from ..utils import move_model_to_device as move_model_to_device
+from . import layer_norm as layer_norm
+from . import layers as layers
+from . import pad as pad
 from . import parallel_state as parallel_state
+from .checkpointing import load as load
+from .checkpointing import save as save
 from .grads import clip_grad_norm as clip_grad_norm
 from .layers import ColumnParallelLinear as ColumnParallelLinear
 from .layers import ParallelEmbedding as ParallelEmbedding

@@ -10,7 +10,7 @@ import torch_xla.core.xla_model as xm
 from torch_xla.utils import serialization
 
 from . import parallel_state
-from .utils import refuse_keywords
+from .utils import refuse_keywords, shard_state_dict
 
 
 def save(
@@ -37,12 +37,19 @@ def load(
 ) -> Any:
     """Returns this rank's state with CPU tensors, and loads it into `model`.
 
-    `sharded=False` reads one file for all ranks.
+    `sharded=False` reads one file for all ranks, and loads this rank's shards of its full parameters.
     """
     path = _path(output_dir) if sharded else Path(output_dir)
     state = serialization.load(path) if load_xser else torch.load(path, map_location="cpu")
     if model is not None:
-        model.load_state_dict(state[model_key] if model_key else state)
+        parameters = state[model_key] if model_key and model_key in state else state
+        if not sharded:
+            rank, size = (
+                parallel_state.get_tensor_model_parallel_rank(),
+                parallel_state.get_tensor_model_parallel_size(),
+            )
+            parameters = shard_state_dict(model, parameters, rank, size)
+        model.load_state_dict(parameters, strict=sharded)
     return state
 
 

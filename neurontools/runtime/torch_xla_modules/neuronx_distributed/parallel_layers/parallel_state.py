@@ -6,10 +6,14 @@ tensor-parallel groups are [0, 1], [2, 3], … and the data-parallel groups [0, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
 import torch_xla.core.xla_model as xm
+
+from neurontools.runtime.execution.rank_threads import recorded_rank, recording_as
 
 _Groups = list[list[int]]
 _SEED_OFFSET = 2718  # number added to the seed that model_parallel_xla_manual_seed gets
@@ -24,7 +28,33 @@ class _State:
         self.by_name: dict[str, Any] = {}
 
 
+class RecordedGroup:
+    """The group of a rank whose model is traced: its size and its members. It runs no collectives of torch."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self.ranks = [*ranks]
+
+    def size(self) -> int:
+        return len(self.ranks)
+
+    def rank(self) -> int:
+        return self.ranks.index(xm.get_ordinal())
+
+
 _state: _State | None = None
+
+
+@contextmanager
+def traced_as(rank: int, size: int, tensor_size: int) -> Iterator[None]:
+    """Makes this process rank `rank` of `size` ranks during the block, without torch.distributed and without peers."""
+    global _state
+    before = _state
+    with recording_as(rank, size):
+        _state = _State(tensor_size, size)
+        try:
+            yield
+        finally:
+            _state = before
 
 
 def initialize_model_parallel(
@@ -68,9 +98,11 @@ def destroy_model_parallel() -> None:
 
 
 def _groups() -> _State:
-    if _state is None:
+    if _state is not None:
+        return _state
+    if xm.xrt_world_size() > 1:
         raise RuntimeError("model parallelism is not initialized; call initialize_model_parallel() before")
-    return _state
+    return _State(1, 1)
 
 
 def _own(groups: _Groups) -> list[int]:
@@ -82,6 +114,8 @@ def _group(kind: str, groups: _Groups, as_list: bool) -> Any:
     """Returns this rank's torch.distributed group, or with `as_list` all groups as lists of ranks for torch_xla."""
     if as_list:
         return groups
+    if recorded_rank() is not None or (not dist.is_initialized() and xm.xrt_world_size() == 1):
+        return RecordedGroup(_own(groups))
     by_name = _groups().by_name
     if kind not in by_name:
         if not dist.is_initialized():
@@ -101,6 +135,11 @@ def get_tensor_model_parallel_group(as_list: bool = False) -> Any:
 def get_data_parallel_group(as_list: bool = False) -> Any:
     """Returns this rank's data-parallel group (ranks with the same weights), or with `as_list` all groups."""
     return _group("data", _groups().data, as_list)
+
+
+def get_world_group(as_list: bool = False) -> Any:
+    """Returns the group of all ranks, or with `as_list` a list with it."""
+    return _group("world", [[*range(xm.xrt_world_size())]], as_list)
 
 
 def get_tensor_model_parallel_replica_groups() -> _Groups:
