@@ -40,7 +40,16 @@ class ModelOnCore:
     The constructor raises OutOfDeviceMemory if too little HBM is free, and ExecutionFailed if this host can't run it.
     """
 
-    def __init__(self, model: TracedModel, weights: Sequence[Tensor], core: Core, weights_id: str) -> None:
+    def __init__(
+        self,
+        model: TracedModel,
+        weights: Sequence[Tensor],
+        core: Core,
+        weights_id: str,
+        *,
+        owns_weights: bool = True,
+    ) -> None:
+        """Loads the model. Without `owns_weights`, another model on the core counts the HBM of the weights."""
         began = perf_counter()
         self.model, self.core = model, core
         self._counters = inference_log.model(model.name)
@@ -56,7 +65,8 @@ class ModelOnCore:
         self._positions = {number: position for position, number in enumerate(model.compiled.outputs)}
         self._input_layouts = [layout_of(spec) for spec in model.inputs]
         self._views = _view_makers(model)
-        self.weight_bytes = sum(value.nbytes for value in [*self._values.values(), *self._hosts])
+        own_values = [*self._values.values(), *self._hosts] if owns_weights else []
+        self.weight_bytes = sum(value.nbytes for value in own_values)
         self._argument_bytes = sum(layout.nbytes for layout in self._input_layouts)
         origin = GraphOrigin(0, True, "it was traced")
         with buffers.lock:
@@ -95,6 +105,14 @@ class ModelOnCore:
         """Replaces the weights by others of the same shapes and types. The execution that runs now ends first."""
         with self._lock:
             self._values.update(zip(self.model.numbers, weights, strict=False))
+
+    def read_weight(self, index: int) -> Tensor:
+        """Returns the value of a weight or state by its index, and not a copy of it."""
+        return self._values[self.model.numbers[index]]
+
+    def write_weight(self, index: int, value: Tensor) -> None:
+        """Replaces a weight or state. The caller executes nothing at the same time."""
+        self._values[self.model.numbers[index]] = value
 
     def execute(self, arguments: Sequence[Tensor]) -> list[Tensor] | None:
         """Executes the model once, after the executions that wait for its core. Any thread may call it.
@@ -260,6 +278,7 @@ class NeuronModel:
         self._lock = threading.Lock()
         self._loading: Future[None] | None = None
         self.is_dynamic = False
+        self.owns_weights = True
 
     @property
     def cores(self) -> list[Core]:
@@ -295,6 +314,15 @@ class NeuronModel:
         """Unloads the model from all cores. The next execution loads it again."""
         self.load([])
 
+    def read_weight(self, index: int) -> Tensor:
+        """Returns a weight or state of the model on its first core, and not a copy of it."""
+        return self._on_cores[0].read_weight(index)
+
+    def write_weight(self, index: int, value: Tensor) -> None:
+        """Replaces a weight or state on all cores. The caller executes nothing at the same time."""
+        for each in self._on_cores:
+            each.write_weight(index, value)
+
     def _load(self, cores: Sequence[Core]) -> None:
         unload_collected()
         before, self._on_cores = self._on_cores, []
@@ -303,7 +331,7 @@ class NeuronModel:
         with ExitStack() as on_failure:
             on_cores = []
             for core in cores:
-                each = ModelOnCore(self.model, self.weights, core, self._weights_id)
+                each = ModelOnCore(self.model, self.weights, core, self._weights_id, owns_weights=self.owns_weights)
                 on_failure.callback(each.unload)
                 on_cores.append(each)
             on_failure.pop_all()

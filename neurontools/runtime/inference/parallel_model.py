@@ -22,11 +22,42 @@ from neurontools.runtime.inference.placement import selected_cores
 from neurontools.runtime.inference.script_module import build_module, model_of, neuron_modules
 from neurontools.runtime.inference.structure import as_arguments
 from neurontools.runtime.inference.tracing import trace_model
-from neurontools.runtime.reporting.inference_log import inference_log
+from neurontools.runtime.reporting.inference_log import ModelCounters, inference_log
 from neurontools.runtime.tensors.buffers import Core
 
 _FILE = "tp_{}.pt"
 _execution_locks: dict[int, threading.Lock] = {}
+
+
+class RankThreads:
+    """The threads that execute the ranks of a model, one for each rank."""
+
+    def __init__(self, count: int) -> None:
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="neuron-rank")
+
+    def execute(self, cores: Sequence[Core], counters: ModelCounters, run: Callable[[int], Any]) -> list[Any]:
+        """Calls `run(N)` in the thread of rank N, for all ranks at the same time. Returns their results.
+
+        Waits for executions of all models that have a core in common. Raises the first error of the ranks.
+        """
+        queued = perf_counter()
+        counters.change_queue_depth(1)
+        with _all_of(cores):
+            counters.change_queue_depth(-1)
+            exchange = RankExchange(cores, queued)
+            futures = [self._pool.submit(_execute_rank, exchange, rank, run) for rank in range(len(cores))]
+            wait(futures)
+        if exchange.first_error is not None:
+            raise exchange.first_error
+        return [future.result() for future in futures]
+
+    def __del__(self) -> None:
+        self._pool.shutdown(wait=False)
+
+
+def _execute_rank(exchange: RankExchange, rank: int, run: Callable[[int], Any]) -> Any:
+    with exchange.member(rank), torch.no_grad():
+        return run(rank)
 
 
 class ParallelModel(nn.Module):
@@ -43,7 +74,7 @@ class ParallelModel(nn.Module):
         self._counters = inference_log.model(self._ranks[0][0].model.name)
         self._lock = threading.Lock()
         self._cores: list[Core] = []
-        self._threads = ThreadPoolExecutor(self.tp_degree, thread_name_prefix="neuron-rank")
+        self._threads = RankThreads(self.tp_degree)
 
     def load(self) -> None:
         """Loads rank N onto core N of the process. Does nothing if it is loaded.
@@ -65,29 +96,7 @@ class ParallelModel(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         """Executes the model once. Waits for executions of all models that have a core in common with it."""
         self.load()
-        queued = perf_counter()
-        self._counters.change_queue_depth(1)
-        with _all_of(self._cores):
-            self._counters.change_queue_depth(-1)
-            exchange = RankExchange(self._cores, queued)
-            futures = [
-                self._threads.submit(_execute_rank, exchange, rank, model, inputs)
-                for rank, model in enumerate(self.models)
-            ]
-            wait(futures)
-        if exchange.first_error is not None:
-            raise exchange.first_error
-        return futures[0].result()
-
-    def __del__(self) -> None:
-        threads = getattr(self, "_threads", None)
-        if threads is not None:
-            threads.shutdown(wait=False)
-
-
-def _execute_rank(exchange: RankExchange, rank: int, model: Any, inputs: tuple[Any, ...]) -> Any:
-    with exchange.member(rank), torch.no_grad():
-        return model(*inputs)
+        return self._threads.execute(self._cores, self._counters, lambda rank: self.models[rank](*inputs))[0]
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.runtime.execution.policy import ExecutionFailed
 from neurontools.runtime.execution.rank_threads import current_membership
 from neurontools.runtime.inference.loaded_model import NeuronModel
-from neurontools.runtime.inference.structure import map_structure, tensors_of
+from neurontools.runtime.inference.structure import check_dictionaries, map_structure, tensors_of
 from neurontools.runtime.inference.traced_model import TracedModel
 
 _MODEL = "neuron_model"
@@ -182,6 +182,7 @@ def _neuron_module(model: NeuronModel) -> NeuronModule:
 
 
 def _with_structure(module: Any, arguments: Tuple[Any, ...], result: Any) -> torch.jit.ScriptModule:
+    check_dictionaries([result])
     traced: torch.jit.ScriptModule = torch.jit.trace(
         _TracedFunction(module, result).eval(), arguments, check_trace=False, strict=False
     )

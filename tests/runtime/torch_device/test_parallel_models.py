@@ -240,3 +240,70 @@ def test_groups_of_ranks_have_numbers_that_no_rank_changes() -> None:
     assert [*members_of(group_number(None, 4), 2)] == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="groups of one size"):
         group_number([[0, 3], [1, 2]], 4)
+
+
+class Generator(torch.nn.Module):
+    """A decoder with two states: one that forward assigns, and one that it changes in place."""
+
+    cache: torch.Tensor
+    count: torch.Tensor
+
+    def __init__(self, is_parallel: bool) -> None:
+        super().__init__()
+        layers: Any = importlib.import_module("neuronx_distributed.parallel_layers.layers")
+        self.gather = importlib.import_module("neuronx_distributed.parallel_layers.mappings")
+        self.is_parallel = is_parallel
+        size = importlib.import_module("neuronx_distributed").parallel_layers.parallel_state
+        ranks = size.get_tensor_model_parallel_size()
+        self.words: Any = layers.ParallelEmbedding(20, 8) if is_parallel else torch.nn.Embedding(20, 8)
+        self.up: Any = (
+            layers.ColumnParallelLinear(8, 12, gather_output=False) if is_parallel else torch.nn.Linear(8, 12)
+        )
+        self.down: Any = layers.RowParallelLinear(12, 8) if is_parallel else torch.nn.Linear(12, 8)
+        self.register_buffer("cache", torch.zeros(2, 12 // ranks))
+        self.register_buffer("count", torch.zeros(1), persistent=False)
+
+    def forward(self, words: torch.Tensor, scale: torch.Tensor | None = None) -> dict[str, Any]:
+        self.cache = self.cache + self.up(self.words(words)).sum(1)
+        self.count.add_(1)
+        value = self.gather.gather_from_tensor_model_parallel_region(self.cache) if self.is_parallel else self.cache
+        result = self.down(value)
+        return {"result": result if scale is None else result * scale, "rest": (self.count + 0, words)}
+
+
+def test_a_model_builder_shares_weights_and_states_between_shapes(llama: dict[str, Any], xla: Any) -> None:
+    package = importlib.import_module("neuronx_distributed")
+    cpu, path = Generator(False).eval(), llama["path"] / "generator.pt"
+    checkpoint = {name: value.clone() for name, value in cpu.state_dict().items() if name != "cache"}
+    with package.NxDParallelState(world_size=2, tensor_model_parallel_size=2):
+        parallel = Generator(True).eval()
+        builder = package.ModelBuilder(parallel).trace(torch.zeros(2, 5, dtype=torch.int64), tag="prefill")
+        builder.trace(kwargs={"words": torch.zeros(2, 1, dtype=torch.int64), "scale": torch.ones(1)}, tag="decode")
+        model = builder.compile(compiler_args="--auto-cast=none")
+        weights = package.shard_checkpoint(checkpoint, parallel)
+    assert model.get_available_keys() == {"prefill", "decode"}
+    with pytest.raises(RuntimeError, match=r"call set_weights\(\) and to_neuron\(\)"):
+        model(torch.zeros(2, 5, dtype=torch.int64))
+    before = [core.memory.levels[Category.CONSTANTS] for core in xla.cores]
+    model.set_weights(weights)
+    model.to_neuron()
+    taken = [core.memory.levels[Category.CONSTANTS] - old for core, old in zip(xla.cores, before, strict=True)]
+    rank_bytes = sum(value.nbytes for value in weights[0].values()) + parallel.cache.nbytes + parallel.count.nbytes
+    assert all(rank_bytes <= each < 1.5 * rank_bytes for each in taken)  # once, and not once for each shape
+    model.save(path, save_weights=True)
+    loaded = package.NxDModel.load(path)
+    with torch.no_grad():
+        for inputs in ((torch.randint(20, (2, 5)),), *[(torch.randint(20, (2, 1)), torch.rand(1)) for _ in range(3)]):
+            expected, result = cpu(*inputs), model(*inputs)
+            torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(loaded(*inputs), result, rtol=0, atol=0)
+    torch.testing.assert_close(model.read_from_neuron_buffer("cache", 1), cpu.cache[:, 6:], rtol=1e-5, atol=1e-6)
+    model.write_to_neuron_buffer(torch.full((1,), 7.0), "count", 0)
+    assert model(words=torch.zeros(2, 5, dtype=torch.int64))["rest"][0] == 8
+    with pytest.raises(ValueError, match=r"no graph has inputs of the shapes .*\(2, 7\).*prefill: .*\(2, 5\)"):
+        model(torch.zeros(2, 7, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"the weight 'up.bias' is missing; pass what shard_checkpoint returns"):
+        model.replace_weights([{name: value for name, value in each.items() if name != "up.bias"} for each in weights])
+    torch.save({"format": "other"}, path)
+    with pytest.raises(RuntimeError, match=r"NRT_UNSUPPORTED_NEFF_VERSION.*is no saved NxDModel"):
+        package.NxDModel.load(path)

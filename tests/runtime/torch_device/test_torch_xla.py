@@ -140,13 +140,36 @@ def test_kernels_are_refused_when_they_are_used() -> None:
     for module, name in (
         ("torch_neuronx.xla_impl.ops", "nki_jit"),
         ("torch_neuronx", "nki_jit"),
-        ("torch_neuronx", "nki_op"),
         ("torch_neuronx", "wrap_nki"),
         ("torch_neuronx.xla_impl.custom_op", "load"),
     ):
         kernel = getattr(importlib.import_module(module), name)
         with pytest.raises(NotImplementedError, match=rf"{module}\.{name} is not part of the simulated runtime; use "):
             kernel("kernel")
+
+
+def test_an_operator_of_a_kernel_runs_its_reference_for_the_cpu_and_counts_it(xm: Any) -> None:
+    torch_neuronx = importlib.import_module("torch_neuronx")
+
+    def calls_the_kernel(x: torch.Tensor, factor: float) -> torch.Tensor:
+        result: torch.Tensor = torch_neuronx.wrap_nki(None)(x, factor)
+        return result
+
+    scaled = torch_neuronx.nki_op("neurontools_nki::scaled", mutates_args=())(calls_the_kernel)
+    scaled.register_fake(lambda x, factor: torch.empty_like(x))
+    value = torch.arange(3.0)
+    with pytest.raises(NotImplementedError, match=r"neurontools_nki::scaled does not run here; register a reference"):
+        scaled(value, 2.0)
+    scaled.register_kernel("cpu")(lambda x, factor: x * factor)
+
+    def count() -> int:
+        return int(metrics.counters.get("NkiReference:neurontools_nki::scaled", 0))
+
+    model = torch_neuronx.trace(lambda x: scaled(x, 2.0) + 1, value)
+    before = count()
+    assert torch.equal(model(value), value * 2 + 1)
+    assert torch.equal(scaled(value.to("xla"), 3.0).cpu(), value * 3)
+    assert count() >= before + 2
 
 
 @pytest.mark.parametrize("module", sorted(IMPORTABLE_MODULES))

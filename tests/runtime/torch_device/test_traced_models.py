@@ -173,6 +173,25 @@ def test_results_that_pass_through_the_host_are_refused(torch_neuronx: Any) -> N
 
 
 @torch.no_grad()
+def test_a_cache_in_the_results_becomes_a_tuple_of_keys_and_values(torch_neuronx: Any) -> None:
+    class Layer:
+        def __init__(self, keys: torch.Tensor) -> None:
+            self.keys, self.values = keys, keys + 1
+
+    class DynamicCache:
+        def __init__(self, keys: torch.Tensor) -> None:
+            self.layers = [Layer(keys), Layer(keys * 2)]
+
+    x = torch.rand(2, 3)
+    traced = torch_neuronx.trace(lambda value: (value, DynamicCache(value)), x)
+    (keys, values), (doubled, _) = traced(x)[1]
+    with pytest.raises(UnsupportedStructure, match=r"keys \['result', 'cache'\].*return a tuple"):
+        torch_neuronx.trace(lambda value: {"result": value, "cache": DynamicCache(value)}, x)
+    assert torch.equal(keys, x)
+    assert torch.equal(values, x + 1)
+    assert torch.equal(doubled, x * 2)
+
+
 def test_strides_of_the_example_inputs_are_those_of_the_executions(torch_neuronx: Any) -> None:
     model = nn.Conv2d(3, 8, 3).eval()
     x = torch.rand(1, 3, 8, 8).to(memory_format=torch.channels_last)

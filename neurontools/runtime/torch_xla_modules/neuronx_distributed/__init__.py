@@ -9,5 +9,9 @@ from neurontools.runtime.launch.import_hook import VERSIONS
 
 from . import parallel_layers as parallel_layers
 from . import trace as trace
+from .trace import ModelBuilder as ModelBuilder
+from .trace import NxDModel as NxDModel
+from .trace import NxDParallelState as NxDParallelState
+from .trace import shard_checkpoint as shard_checkpoint
 
 __version__ = VERSIONS["neuronx_distributed"]

@@ -15,6 +15,7 @@ from neurontools.runtime.inference.model_functions import replace_weights as rep
 from neurontools.runtime.inference.operator_support import analyze as analyze
 from neurontools.runtime.inference.tracing import PartitionerConfig as PartitionerConfig
 from neurontools.runtime.inference.tracing import trace as trace
+from neurontools.runtime.kernels.reference import nki_op as nki_op
 from neurontools.runtime.launch.import_hook import VERSIONS, UnsupportedName
 from neurontools.runtime.torch_device import memory as memory
 from neurontools.runtime.torch_device import torch_module
@@ -23,6 +24,6 @@ from . import experimental as experimental
 from . import profiling as profiling
 from . import xla_impl as xla_impl
 
-nki_jit, nki_op, wrap_nki = (UnsupportedName(f"torch_neuronx.{name}") for name in ("nki_jit", "nki_op", "wrap_nki"))
+nki_jit, wrap_nki = (UnsupportedName(f"torch_neuronx.{name}") for name in ("nki_jit", "wrap_nki"))
 __version__ = VERSIONS["torch_neuronx"]
 globals().update(torch_module.public_functions() | memory.NAMES)  # torch_neuronx has the functions of torch.neuron

@@ -230,9 +230,8 @@ class ParallelEmbedding(_ShardedLayer):
         if self.shard_across_embedding:
             rows = nn.functional.embedding(words, self.weight, self.padding_idx)
             return mappings.gather_from_tensor_model_parallel_region(rows).narrow(-1, 0, self.embedding_dim)
-        start: Any = self.start_index
-        if self.rank_util is not None:
-            start = self.rank_util.get_rank() * self.weight.shape[0]
+        rank = mappings.own_rank(words.device) if self.rank_util is None else self.rank_util.get_rank()
+        start = rank * self.weight.shape[0]
         is_elsewhere = (words < start) | (words >= start + self.weight.shape[0])
         own = (words - start).masked_fill(is_elsewhere, 0)
         rows = nn.functional.embedding(own, self.weight)
@@ -249,6 +248,11 @@ class SPMDRank(nn.Module):
         self.world_size = world_size
         self.rank = nn.Parameter(torch.tensor([xm.get_ordinal()], dtype=torch.int32), requires_grad=False)
         set_tensor_model_parallel_attributes(self.rank, True, 0, 1, world_size)
+
+    def preshard_hook(self, model_state_dict: dict[str, Tensor], prefix: str) -> None:
+        """Adds the ranks to a state dictionary without them."""
+        name = prefix.removesuffix("weight") + "rank"
+        model_state_dict.setdefault(name, torch.arange(self.world_size, dtype=torch.int32))
 
     def get_rank(self) -> Tensor:
         return self.rank

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 import torch_xla.core.xla_model as xm
 from torch import Tensor
 from torch.autograd import Function
@@ -29,6 +30,24 @@ def _reduced_in_place(value: Tensor) -> Tensor:
 def _part(value: Tensor, dim: int) -> Tensor:
     length = divide(value.shape[dim], parallel_state.get_tensor_model_parallel_size())
     return value.narrow(dim, parallel_state.get_tensor_model_parallel_rank() * length, length).clone()
+
+
+def _own_part(value: Tensor, dim: int) -> Tensor:
+    """Returns this rank's part of a value that all ranks have. In a graph for all ranks, a collective selects it."""
+    size = parallel_state.get_tensor_model_parallel_size()
+    if not parallel_state.get_aot_mode() or size == 1:
+        return _part(value, dim)
+    divide(value.shape[dim], size)
+    groups = parallel_state.get_tensor_model_parallel_replica_groups()
+    part: Tensor = xm.reduce_scatter(xm.REDUCE_MAX, value, 1.0, dim % value.dim(), size, groups=groups)
+    return part
+
+
+def own_rank(device: Any) -> Any:
+    """Returns this rank in its tensor-parallel group; in a graph for all ranks, as a tensor with one element."""
+    if not parallel_state.get_aot_mode():
+        return parallel_state.get_tensor_model_parallel_rank()
+    return _own_part(torch.arange(parallel_state.get_tensor_model_parallel_size(), device=device), 0)
 
 
 def _joined(value: Tensor, dim: int) -> Tensor:
@@ -79,7 +98,7 @@ def reduce_from_tensor_model_parallel_region(value: Tensor) -> Tensor:
 
 def scatter_to_tensor_model_parallel_region(value: Tensor) -> Tensor:
     """Returns this rank's shard along the last dimension."""
-    return _mapped(value, partial(_part, dim=-1), partial(_joined, dim=-1))
+    return _mapped(value, partial(_own_part, dim=-1), partial(_joined, dim=-1))
 
 
 def gather_from_tensor_model_parallel_region(value: Tensor) -> Tensor:
@@ -89,7 +108,7 @@ def gather_from_tensor_model_parallel_region(value: Tensor) -> Tensor:
 
 def scatter_to_sequence_parallel_region(value: Tensor) -> Tensor:
     """Returns this rank's shard along the first dimension."""
-    return _mapped(value, partial(_part, dim=0), partial(_joined, dim=0))
+    return _mapped(value, partial(_own_part, dim=0), partial(_joined, dim=0))
 
 
 def gather_from_sequence_parallel_region(value: Tensor, to_model_parallel: bool = True) -> Tensor:

@@ -42,6 +42,7 @@ class RecordedGroup:
 
 
 _state: _State | None = None
+_is_aot = False
 
 
 @contextmanager
@@ -86,6 +87,16 @@ def initialize_model_parallel(
             "give a divisor"
         )
     _state = _State(tensor_model_parallel_size, size)
+
+
+def set_aot_mode(mode: bool) -> None:
+    """Sets whether graphs are for all ranks, so that their operators must not depend on the rank of this process."""
+    global _is_aot
+    _is_aot = mode
+
+
+def get_aot_mode() -> bool:
+    return _is_aot
 
 
 def model_parallel_is_initialized() -> bool:
