@@ -228,15 +228,18 @@ def link_picture(devices: Sequence[LinkedDevice], links: Sequence[Sequence[int]]
     ]
     columns = 1 + max(device.column for device in devices)
     rows = 1 + max(device.row for device in devices)
-    return node(
+    picture = node(
         "svg",
         *lines,
         *boxes,
         viewBox=f"0 0 {columns * _COLUMN} {rows * _ROW}",
+        width=columns * _COLUMN,
+        height=rows * _ROW,
         class_="links",
         role="group",
         aria_label=name,
     )
+    return node("div", picture, class_="scroll", tabindex="0", role="region", aria_label=f"Picture: {name}")
 
 
 _COLUMN, _ROW, _BOX_WIDTH, _BOX_HEIGHT = 150, 84, 112, 48

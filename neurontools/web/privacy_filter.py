@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from neurontools.client.timeline import HostTimeline
 from neurontools.fleet.jobs import FleetJob
 from neurontools.fleet.states import HostState
 from neurontools.model import EndedProcess, Snapshot
+from neurontools.net.http_site import is_loopback
+
+
+def shows_by_default(listen_host: str | None, further_hosts: Sequence[str] | None) -> bool:
+    """Returns whether viewers may see commands and users if no setting says so.
+
+    They may if only this host reaches the address: a loopback address, and no further host names, which a proxy needs.
+    On this host, every user sees commands and users with ps(1), too.
+    """
+    return is_loopback(listen_host) and not further_hosts
 
 
 @dataclass(frozen=True, slots=True)

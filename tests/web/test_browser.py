@@ -41,9 +41,7 @@ def browser(shared_browser: chromium.Chromium) -> chromium.Chromium:
 @pytest.fixture
 def flags(port: int, tmp_path: Path) -> tuple[str, ...]:
     file = tmp_path / "neurond.toml"
-    file.write_text(
-        f'[metrics]\nlisten = "127.0.0.1:{port}"\n[web]\nenabled = true\nshow_commands = true\nshow_users = true\n'
-    )
+    file.write_text(f'[metrics]\nlisten = "127.0.0.1:{port}"\n[web]\nenabled = true\n')
     return "--simulate", "trn1.2xlarge", "--interval", "0.05", "--config", str(file)
 
 

@@ -171,8 +171,8 @@ class MetricsTable(_Table):
 
 class WebTable(_Table):
     enabled: bool = False
-    show_commands: bool = False
-    show_users: bool = False
+    show_commands: bool | None = None  # None: shown if only this host reaches the pages
+    show_users: bool | None = None
 
 
 class HealthTable(_Table):
@@ -310,8 +310,8 @@ def resolve_settings(flags: Tables, file: str | None, environment: Mapping[str, 
         **{key: metrics.pop(key) for key in ("otlp_endpoint", "otlp_interval_seconds")},
         **{f"metrics_{key}": value for key, value in metrics.items()},
         web=configuration.web.enabled,
-        web_shows_commands=configuration.web.show_commands,
-        web_shows_users=configuration.web.show_users,
+        web_shows_commands=_is_shown(configuration.web.show_commands, configuration),
+        web_shows_users=_is_shown(configuration.web.show_users, configuration),
         actions=configuration.actions.enabled_settings(),
         health_thresholds=configuration.health.changed(),
         simulate=_known_instance_type(simulate.instance_type, lnc),
@@ -560,3 +560,13 @@ def _tables(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
             table, _, key = place.partition(".")
             tables.setdefault(table, {})[key] = value
     return tables
+
+
+def _is_shown(setting: bool | None, configuration: DaemonConfiguration) -> bool:
+    """Returns the setting, or its default, which depends on the hosts that reach the pages."""
+    metrics = configuration.metrics
+    if setting is not None or metrics.listen is None or not configuration.web.enabled:
+        return bool(setting)
+    from neurontools.web.privacy_filter import shows_by_default  # not needed without pages
+
+    return shows_by_default(listen_address(metrics.listen)[0], metrics.hosts)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import Any
 
 from neurontools.client.feed import Feed, LiveFeed
 from neurontools.client.timeline import LIVE_BYTES
@@ -40,7 +41,7 @@ from neurontools.web.pages import (
     SingleHostRouter,
     WebPages,
 )
-from neurontools.web.privacy_filter import FilteredTimeline, PrivacyFilter
+from neurontools.web.privacy_filter import FilteredTimeline, PrivacyFilter, shows_by_default
 from neurontools.web.render_cache import RenderCache
 
 _RENEWAL_SECONDS = 5.0
@@ -74,14 +75,16 @@ class ServeSettings:
 
 def serve(given: dict[str, str], interval_seconds: float, feed: FleetFeed | str, problems: tuple[str, ...] = ()) -> int:
     """Serves browser pages until a signal arrives. `feed` is a feed of many hosts or the path of a socket."""
-    settings = ServeSettings()
+    options: dict[str, Any] = {}
     if "serve-config" in given:
         usual = {field.name: field.default for field in fields(ServeSettings)}
-        settings = ServeSettings(**read_options("--serve-config", given["serve-config"], usual))
+        options = read_options("--serve-config", given["serve-config"], usual)
     try:
         host, port = listen_address(given["serve"])
     except ValueError as error:
         raise UserError(f"--serve: {error}", EXIT_USAGE) from None
+    is_shown = shows_by_default(host, options.get("hosts"))
+    settings = ServeSettings(**{"show_commands": is_shown, "show_users": is_shown, **options})
     access = settings.access()
     require_auth_off_loopback(
         host, access, "--serve", "tls_certificate in --serve-config", "bearer_token_file or tls_client_ca"
