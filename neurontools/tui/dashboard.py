@@ -104,15 +104,21 @@ def _toggle_flops(dashboard: DashboardState) -> None:
     dashboard.settings.show_flops = not dashboard.settings.show_flops
 
 
+def _fold_all(dashboard: DashboardState) -> None:
+    """Unfolds all jobs of the page's list, or folds them if all are unfolded."""
+    context = dashboard.render_context()
+    rows = dashboard.rows(context) if context is not None else None
+    jobs = {row.key for row in rows or () if row.rank is None}
+    are_open = all(row.is_open for row in rows or () if row.rank is None)
+    dashboard.unfolded = dashboard.unfolded - jobs if are_open else dashboard.unfolded | jobs
+
+
 def _toggle_tree(dashboard: DashboardState) -> None:
     """Shows or hides the memory tree. On the process list, unfolds or folds all jobs."""
-    context = dashboard.render_context()
     if dashboard.page == "processes":
-        rows = dashboard.rows(context) if context is not None else None
-        jobs = {row.key for row in rows or () if row.rank is None}
-        are_open = all(row.is_open for row in rows or () if row.rank is None)
-        dashboard.unfolded = dashboard.unfolded - jobs if are_open else dashboard.unfolded | jobs
+        _fold_all(dashboard)
         return
+    context = dashboard.render_context()
     from neurontools.views.memory_sections import all_node_keys
 
     if context is None:
@@ -431,6 +437,7 @@ ACTION_FUNCTIONS: dict[str, Callable[[DashboardState], object]] = {
     "next_tab": lambda dashboard: _turn_tab(dashboard, 1),
     "previous_tab": lambda dashboard: _turn_tab(dashboard, -1),
     "toggle_flops": _toggle_flops,
+    "fold_all": _fold_all,
     "toggle_tree": _toggle_tree,
     "next_layout": _next_layout,
     "move_up": lambda dashboard: _move_rows(dashboard, -1),

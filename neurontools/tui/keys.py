@@ -44,6 +44,7 @@ ACTIONS = (
     KeyAction(("d",), "d", "next_tab", "next tab", "Tabs"),
     KeyAction(("f",), "f", "toggle_flops", "cores in teraflops or in percent", "Overview"),
     KeyAction(("x",), "x", "toggle_tree", "open the whole memory tree, or all jobs, or fold them", "Overview"),
+    KeyAction(("F",), "F", "fold_all", "unfold all jobs, or fold them", "Overview"),
     KeyAction(("v",), "v", "next_layout", "layout: full, compact for many jobs, or classic", "Overview"),
     KeyAction(("up", "k"), "Up, k", "move_up", "up", "Moving"),
     KeyAction(("down", "j"), "Down, j", "move_down", "down", "Moving"),

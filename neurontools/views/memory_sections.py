@@ -149,7 +149,10 @@ def _capacity_text(context: RenderContext) -> str:
     host = context.snapshot.host
     device = sum(device.memory_bytes for device in context.snapshot.devices)
     used, total = units.bytes_text(host.memory_used_bytes), units.memory_size_text(host.memory_total_bytes)
-    return f"system {used} of {total}, devices have {units.memory_size_text(device)}"
+    swap = ""
+    if host.swap_used_bytes:
+        swap = f"swap {units.bytes_text(host.swap_used_bytes)} of {units.bytes_text(host.swap_total_bytes)}, "
+    return f"system {used} of {total}, {swap}devices have {units.memory_size_text(device)}"
 
 
 @dataclass(frozen=True, slots=True)

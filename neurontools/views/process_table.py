@@ -145,6 +145,14 @@ PROCESS_COLUMNS = (
         lambda f: units.short_bytes_text(f.host_memory_bytes), "bytes", about="host memory of the runtime",
     ),
     ProcessColumn(
+        "cpu", "CPU", 7, 8, lambda f: f.vcpu_ratio, lambda f: _percent(f.vcpu_ratio), "ratio",
+        about="vCPU use; 200% is two busy vCPUs",
+    ),
+    ProcessColumn(
+        "elapsed", "ELAPSED", 8, 9, lambda f: f.elapsed_seconds,
+        lambda f: units.short_duration_text(f.elapsed_seconds), "seconds", about="time since its start",
+    ),
+    ProcessColumn(
         "models", "MODELS", 6, 9,
         lambda f: len(f.process.models) if f.process.models or f.process.attached_at_unix_seconds is not None else None,
         _models, about="models running / loaded"

@@ -270,6 +270,7 @@ def combined_figures(figures: Figures, running_job: RunningJob, ranks: tuple[Ran
     processes = [part.process for part in parts]
     first = processes[0]
     last = job.last_execution_at_unix_seconds
+    started = [at for process in processes if (at := process.started_at_unix_seconds) is not None]
     latencies = [process.total_latency for process in processes if process.total_latency is not None]
     process = replace(
         first,
@@ -287,10 +288,14 @@ def combined_figures(figures: Figures, running_job: RunningJob, ranks: tuple[Ran
         total_latency=max(latencies, key=lambda latency: latency.p99_seconds, default=None),
         reporting=all(process.reporting for process in processes),
         synthetic=any(process.synthetic for process in processes),
+        started_at_unix_seconds=min(started, default=None),
+        vcpu_user_ratio=sum_known([process.vcpu_user_ratio for process in processes]),
+        vcpu_system_ratio=sum_known([process.vcpu_system_ratio for process in processes]),
         inferred_fields=tuple({name: None for process in processes for name in process.inferred_fields}),
     )
     return ProcessFigures(
         process=process,
+        elapsed_seconds=age_seconds(process.started_at_unix_seconds, figures.snapshot.taken_at_unix_seconds),
         core_count=len(job.neuroncore_indices),
         utilization_ratio=job.utilization_ratio,
         flops_per_second=job.flops_per_second,

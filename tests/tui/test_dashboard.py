@@ -262,6 +262,13 @@ def test_the_classic_layout_has_the_panels_of_the_original_and_its_tree_takes_th
     assert dashboard.settings.values_to_save()["layout"] == "full"
 
 
+def test_a_key_unfolds_and_folds_all_jobs_of_both_lists(dashboard: Dashboard) -> None:
+    for page in ("o", "w"):
+        press(dashboard, page)
+        assert str(FIRST_PID) in press(dashboard, "F")
+        assert str(FIRST_PID) not in press(dashboard, "F")
+
+
 def test_the_tree_opens_node_by_node_and_sums_up(dashboard: Dashboard) -> None:
     press(dashboard, "x")
     dashboard.opened = frozenset()

@@ -25,10 +25,12 @@ from neurontools.model import (
 from neurontools.model.finding import FindingKind
 from neurontools.model.jobs import RunningJob, running_jobs
 from neurontools.model.process import Job
+from neurontools.util import units
+from neurontools.views.drawing.figures import Figures
 from neurontools.views.drawing.lines import line_width, plain_text
 from neurontools.views.drawing.render_context import RenderContext
-from neurontools.views.process_table import EVERY_COLUMN, job_key, straggler_text
-from neurontools.views.processes_page import process_page
+from neurontools.views.process_table import BY_KEY, EVERY_COLUMN, job_key, straggler_text
+from neurontools.views.processes_page import combined_figures, process_page
 from neurontools.views.screen import draw_screen
 from neurontools.views.top_document import top_csv, top_document
 from tests.harness import training_process
@@ -77,8 +79,8 @@ def test_every_column_has_its_title() -> None:
     assert (
         text_of(every, 400).splitlines()[1].split()
         == (
-            "PID▲ USER TAG CORES HELD DEVICE UTIL FLOPS MFU DEV MEM HOST MEM MODELS EXEC/S LAST STEP P50 P99 ERR "
-            "LAST EXEC COMMAND"
+            "PID▲ USER TAG CORES HELD DEVICE UTIL FLOPS MFU DEV MEM HOST MEM CPU ELAPSED MODELS EXEC/S LAST STEP "
+            "P50 P99 ERR LAST EXEC COMMAND"
         ).split()
     )
 
@@ -272,3 +274,21 @@ def slow(pid: int, part: str | None) -> Finding:
 )
 def test_the_rank_of_the_finding_is_shown_and_one_that_is_stuck_first(findings: tuple[Finding, ...], text: str) -> None:
     assert straggler_text(job_with(*findings)) == text
+
+
+def test_cpu_and_elapsed_time_are_columns_for_processes_and_summed_up_for_jobs() -> None:
+    now = HOST.taken_at_unix_seconds
+    first, second = (
+        replace(process, vcpu_user_ratio=1.5, vcpu_system_ratio=0.5, started_at_unix_seconds=now - age)
+        for process, age in zip(HOST.processes, (7200.0, 60.0), strict=False)
+    )
+    figures = Figures(replace(HOST, processes=(first, second, *HOST.processes[2:])))
+    cpu, elapsed = BY_KEY["cpu"], BY_KEY["elapsed"]
+    own = figures.by_pid[second.pid]
+    assert (cpu.text(own), elapsed.text(own)) == ("200.0%", units.short_duration_text(60.0))
+    job = figures.jobs[0]
+    both = tuple(rank for rank in job.ranks if rank.process.pid in (first.pid, second.pid))
+    combined = combined_figures(figures, job, both)
+    assert (cpu.text(combined), elapsed.text(combined)) == ("400.0%", units.short_duration_text(7200.0))
+    unknown = replace(combined, process=replace(combined.process, vcpu_user_ratio=None), elapsed_seconds=None)
+    assert (cpu.text(unknown), elapsed.text(unknown)) == ("-", "-")

@@ -53,6 +53,7 @@ class ProcessFigures:
     requests_per_second: float | None
     request_p99_seconds: float | None
     since_last_step_seconds: float | None
+    elapsed_seconds: float | None  # since the start of the process
     compiling_for_seconds: float | None  # duration of the running compilation; None: none runs, or not reported
     # Time since the running collective began. None: no collective runs, not reported, or figures of a whole job.
     in_collective_for_seconds: float | None = None
@@ -60,6 +61,12 @@ class ProcessFigures:
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    @property
+    def vcpu_ratio(self) -> float | None:
+        """vCPU use in user and system mode; 2.0 is two busy vCPUs."""
+        user, system = self.process.vcpu_user_ratio, self.process.vcpu_system_ratio
+        return None if user is None or system is None else user + system
 
 
 class Figures:
@@ -230,6 +237,7 @@ class Figures:
             requests_per_second=rank.requests_per_second,
             request_p99_seconds=rank.request_p99_seconds,
             since_last_step_seconds=age_seconds(rank.last_step_at_seconds, self.snapshot.taken_at_seconds),
+            elapsed_seconds=age_seconds(process.started_at_unix_seconds, self.snapshot.taken_at_unix_seconds),
             compiling_for_seconds=age_seconds(rank.compiling_since_seconds, self.snapshot.taken_at_seconds),
             in_collective_for_seconds=age_seconds(in_collective_since(process), self.snapshot.taken_at_seconds),
         )
