@@ -113,6 +113,13 @@ class Process:
         """Name of the process's job; None if unknown."""
         return None if self.job is None else self.job.name
 
+    @property
+    def label(self) -> str:
+        """Name of the process: its tag, else the name of its job without the number, else its PID as text."""
+        if self.tag in ("", str(self.pid)) and self.job is not None:
+            return split_job_name(self.job.name)[0]
+        return self.tag or str(self.pid)
+
 
 def split_job_name(name: str) -> tuple[str, str]:
     """Splits "train.py (4711)" into "train.py" and " (4711)". The second part is "" if the name has no number."""

@@ -253,7 +253,7 @@ def _jobs_of(figures: Figures, passes: ProcessTest | None) -> dict[str, Compared
 
 
 def _process_name(process: Process) -> str:
-    return f"PID {process.pid}" if process.tag in ("", str(process.pid)) else f"{process.tag} (PID {process.pid})"
+    return f"PID {process.pid}" if process.label == str(process.pid) else f"{process.label} (PID {process.pid})"
 
 
 def pair_jobs(a: RecordingSide, b: RecordingSide) -> list[tuple[str | None, str | None]]:

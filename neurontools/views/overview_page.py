@@ -306,19 +306,19 @@ class JobColumn:
 def _name_parts(context: RenderContext, row: JobRow) -> tuple[str, str]:
     """Returns the name of a row and the dim detail behind it: the PID, or the number in the job's name."""
     mark = "  "
-    title, number = split_job_name(printable(row.job.name or "", 80))
     if row.rank is None:
+        title, number = split_job_name(printable(row.job.name or "", 80))
         mark = context.glyphs.opened if row.is_open else context.glyphs.closed
         tags = {rank.process.tag for rank in row.job.ranks}
         tag = f"{printable(tags.pop(), 80)}, " if len(tags) == 1 else ""
         return mark + tag + title, number
     process = row.rank.process
-    tag = "" if process.tag == str(process.pid) else printable(process.tag, 80)
     if row.is_below:
         rank = f" rank {row.rank.number}" if row.rank.number is not None else ""
-        return f"{mark * 2}{process.pid}{rank}{tag and f' {tag}'}", ""
-    name = tag or title
-    return (f"{mark}{name}", f" {process.pid}") if name else (f"{mark}{process.pid}", "")
+        tag = "" if process.tag == str(process.pid) else f" {printable(process.tag, 80)}"
+        return f"{mark * 2}{process.pid}{rank}{tag}", ""
+    number = "" if process.label == str(process.pid) else f" {process.pid}"
+    return mark + printable(process.label, 80), number
 
 
 def _name_text(context: RenderContext, row: JobRow) -> str:

@@ -70,12 +70,16 @@ def uncertain_cores_text(process: Process) -> str:
     return ""
 
 
+def _title(process: Process) -> str:
+    return f"Process {process.pid}" + (f"  {printable(process.label, 60)}" if process.label != str(process.pid) else "")
+
+
 def process_details(context: RenderContext, figures: ProcessFigures, width: int, height: int) -> TextPage:
     """Draws the details of a process: facts and plots, or the time breakdown if the user selected it."""
     if context.is_time_shown:
         return time_page(context, figures, width, height)
     process = figures.process
-    title = f"Process {process.pid}  {printable(process.tag, 60)}"
+    title = _title(process)
     page = TextPage([heading(context, title, width, context.key_hint("P step time, E environment, Esc back"))])
     for name, text, style in process_facts(context, figures)[: max(1, height - 2)]:
         page.add_lines(labelled_line(name, text, width, _FACT_NAME_CELLS, style))
@@ -263,7 +267,7 @@ class TimeShare:
 def time_page(context: RenderContext, figures: ProcessFigures, width: int, height: int) -> TextPage:
     """Draws the time breakdown of a process: step time, operators, graphs and advice, in at most `height` lines."""
     process = figures.process
-    title = f"Process {process.pid}  {printable(process.tag, 60)}: where its time goes"
+    title = f"{_title(process)}: where its time goes"
     page = TextPage([heading(context, title, width, context.key_hint("P facts and plots, Esc back"))])
     rates = _current_rates(figures, is_brief=width < _WIDE_CELLS)
     page.add_lines(fit(((clip(rates, width, mark=True), "text"),), width))

@@ -98,6 +98,10 @@ def test_a_timed_out_execution_is_one_error_and_the_job_has_its_name() -> None:
     assert "process group 77, attached" in text_of(replace(shown, cursor=0, is_descending=True), 200)
     details = text_of(RenderContext.from_snapshot(snapshot, details_pid=PID), 200).splitlines()
     assert ["job", "process group 77"] in [line.split(maxsplit=1) for line in map(str.strip, details)]
+    named = replace(snapshot, processes=(replace(snapshot.processes[0], tag=str(PID), job=Job("train.py (77)")),))
+    for is_time_shown in (False, True):
+        shown = RenderContext.from_snapshot(named, details_pid=PID, is_time_shown=is_time_shown)
+        assert f"Process {PID}  train.py" in text_of(shown, 200), "its title has the name of its job, not its PID twice"
 
 
 def test_many_executions_a_second_are_told_in_fewer_digits_and_not_cut() -> None:
