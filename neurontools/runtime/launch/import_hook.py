@@ -78,6 +78,7 @@ _ALTERNATIVES = {
     "torch_neuronx.distributed": "torch.distributed with torchrun",
     "torch_neuronx.xla_impl": "torch_xla.core.xla_model",
     "neuronx_distributed.pipeline": "tensor and data parallelism",
+    "neuronx_distributed.trace": "neuronx_distributed.ModelBuilder(model), or trace.parallel_model_trace",
     "neuronx_distributed.trainer": "parallel_layers and NeuronZero1Optimizer",
     "neuronx_distributed.lightning": "parallel_layers and NeuronZero1Optimizer in a loop of your own",
     "neuronx_distributed": "tensor and data parallelism of neuronx_distributed.parallel_layers",
@@ -86,6 +87,7 @@ REFUSED_PACKAGES = {
     "nki": _NKI,
     "neuronxcc": _NKI,
     "torch_neuron": "torch_neuronx.trace",
+    "optimum": "torch_neuronx.trace or transformers on the device instead of optimum.neuron, or install optimum",
     "transformers_neuronx": "transformers on the device, or torch_neuronx.trace",
     "neuronx_distributed_inference": "transformers' generate on the device, or torch_neuronx.trace",
 }

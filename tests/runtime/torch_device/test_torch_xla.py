@@ -126,7 +126,7 @@ def test_a_module_has_its_second_path(set_up_device: None, path: str) -> None:
 
 
 @pytest.mark.parametrize("package", sorted(REFUSED_PACKAGES))
-def test_packages_without_a_stand_in_are_refused_with_a_replacement(package: str) -> None:
+def test_packages_without_a_stand_in_are_refused_with_a_replacement(set_up_device: None, package: str) -> None:
     for name in (package, f"{package}.language"):
         with pytest.raises(
             ModuleNotFoundError, match=f"^{package} is not part of the simulated runtime; use "
@@ -136,7 +136,7 @@ def test_packages_without_a_stand_in_are_refused_with_a_replacement(package: str
     assert importlib.util.find_spec(package) is None  # a library that asks may do without it
 
 
-def test_kernels_are_refused_when_they_are_used() -> None:
+def test_kernels_are_refused_when_they_are_used(set_up_device: None) -> None:
     for module, name in (
         ("torch_neuronx.xla_impl.ops", "nki_jit"),
         ("torch_neuronx", "nki_jit"),
@@ -146,6 +146,17 @@ def test_kernels_are_refused_when_they_are_used() -> None:
         kernel = getattr(importlib.import_module(module), name)
         with pytest.raises(NotImplementedError, match=rf"{module}\.{name} is not part of the simulated runtime; use "):
             kernel("kernel")
+
+
+def test_the_older_form_of_the_model_builder_is_refused_with_the_newer_one(xm: Any) -> None:
+    builder: Any = importlib.import_module("neuronx_distributed.trace.model_builder")
+    for name, options in (("ModelBuilder", {"router": None, "tp_degree": 2}), ("BaseModelInstance", {})):
+        with pytest.raises(NotImplementedError, match=r"use neuronx_distributed\.ModelBuilder\(model\)"):
+            getattr(builder, name)(**options)
+    value, weight = torch.rand(2, 3, 4), torch.rand(4)
+    operators: Any = importlib.import_module("torch_neuronx.xla_impl.ops")
+    norm = operators.RmsNorm.apply(value, weight, 1e-6, 2)
+    torch.testing.assert_close(norm, nn.functional.rms_norm(value, (4,), weight, 1e-6))
 
 
 def test_an_operator_of_a_kernel_runs_its_reference_for_the_cpu_and_counts_it(xm: Any) -> None:

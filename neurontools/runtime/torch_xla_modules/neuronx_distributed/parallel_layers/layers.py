@@ -89,10 +89,13 @@ class _ParallelLinear(_ShardedLayer):
         pad: bool = False,
         tensor_model_parallel_group: Any = None,
         reduce_dtype: torch.dtype | None = None,
+        sequence_dimension: int | None = None,
         **unknown: Any,
     ) -> None:
-        """Ignores `reduce_dtype`: values are summed in their own type."""
+        """Ignores `reduce_dtype`: values are summed in their own type. Shards a sequence along dimension 0 only."""
         super().__init__()
+        if sequence_dimension:
+            refuse_keywords(type(self).__name__, ["sequence_dimension"])
         refuse_keywords(type(self).__name__, [*unknown, "stride"] if stride != 1 else unknown)
         _check_group(tensor_model_parallel_group)
         self.input_size, self.output_size = input_size, output_size

@@ -17,11 +17,13 @@ from neurontools.runtime.inference.spmd_model import (
     find_states,
     trace_shape,
 )
+from neurontools.runtime.launch.import_hook import UnsupportedName, unsupported_message
 
 from ..parallel_layers import parallel_state
 from ..parallel_layers.utils import shard_state_dict
 
 NxDModel = SpmdModel
+BaseModelInstance = UnsupportedName(f"{__name__}.BaseModelInstance")
 _FILE = "tp{}_sharded_checkpoint.safetensors"
 
 
@@ -50,9 +52,13 @@ class NxDParallelState:
 class ModelBuilder:
     """Traces `model` for each call of `trace`. Create the model and the builder in an NxDParallelState block."""
 
-    def __init__(self, model: nn.Module, weights_to_skip_layout_optimization: Any = None) -> None:
+    def __init__(
+        self, model: nn.Module | None = None, weights_to_skip_layout_optimization: Any = None, **older: Any
+    ) -> None:
         """Ignores `weights_to_skip_layout_optimization`: weights keep their layout."""
         del weights_to_skip_layout_optimization
+        for name in older:
+            raise NotImplementedError(f"{unsupported_message(f'{__name__}.ModelBuilder({name}=…)')}")
         if not isinstance(model, nn.Module):
             raise TypeError(f"ModelBuilder: a {type(model).__name__} can't be traced; pass a module")
         self.model = model
