@@ -43,8 +43,8 @@ _converting = _Converting()
 
 def keep_parameter_identity() -> None:
     """Patches torch so that converting a module swaps only the values of its parameters. Call once per process."""
-    for method in ("_apply", "_load_from_state_dict"):
-        setattr(_Module, method, _mark_conversion(getattr(_Module, method)))
+    _Module._apply = _mark_conversion(_Module._apply)
+    _Module._load_from_state_dict = _copying_in_place(_Module._load_from_state_dict)
     utils: Any = torch.utils
     original = utils.swap_tensors
 
@@ -68,6 +68,23 @@ def _mark_conversion(method: Any) -> Any:
             _converting.depth -= 1
 
     return converting
+
+
+def _copying_in_place(method: Any) -> Any:
+    """Makes load_state_dict copy into the parameters, as on other devices.
+
+    Swapped values would lose the hooks by which DistributedDataParallel averages the gradients of a parameter.
+    """
+
+    @functools.wraps(method)
+    def load(*arguments: Any, **keywords: Any) -> Any:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+        try:
+            return method(*arguments, **keywords)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(True)
+
+    return load
 
 
 def _swap_values(parameter: Any, new: Any) -> None:

@@ -129,6 +129,7 @@ for kind, has_unused in ((None, True), (False, False), (False, True)):  # unused
     ours, theirs = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, reference))
     for step in range(6):
         is_odd = has_unused and step % 2 == 1
+        if step == 3: parallel.load_state_dict(parallel.state_dict())  # gradients are still averaged
         ours.zero_grad(); theirs.zero_grad()
         parallel(data(rank, step).to(device), is_odd).pow(2).mean().backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 0.05)
