@@ -22,7 +22,7 @@ help:
 	@echo "make reach       record which tests reach which code, for make mutants"
 	@echo "make mutants     show which small changes of the product no test notices; SEED=1 COUNT=100 MODULE="
 	@echo "make consumers   install what some tests run beside ours: Ray, Datadog's check, Helm, models of Kubernetes, its Prometheus operator and Grafana"
-	@echo "make viewers     install what some tests open profiles in: Perfetto, xprof, TensorBoard, HolisticTraceAnalysis"
+	@echo "make viewers     install what some tests open profiles in: Perfetto, xprof, TensorBoard, HolisticTraceAnalysis; and axe-core"
 	@echo "make frameworks  install what some tests train with: transformers, accelerate, Lightning, PEFT, TRL, torchft"
 	@echo "make serving     install what the example of a server needs: starlette, uvicorn"
 	@echo "make check       run all checks: lint, types, imports, spelling, generated code, the API, manual pages, package"
@@ -41,7 +41,7 @@ test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(PYTEST)
 
 # The slow tests, and the property tests once more with all their examples.
-test-all: test $(VENV)/consumers/stamp $(VENV)/viewers/stamp $(VENV)/frameworks/stamp $(VENV)/serving/stamp
+test-all: test $(VENV)/consumers/stamp $(VENV)/viewers/stamp $(VENV)/axe/stamp $(VENV)/frameworks/stamp $(VENV)/serving/stamp
 	ALL_EXAMPLES=1 $(BIN)/python -m pytest -n auto --dist worksteal -m 'slow or hypothesis' $(PYTEST)
 
 campaign: $(VENV)/test.stamp
@@ -56,7 +56,7 @@ reach: $(VENV)/test.stamp
 
 consumers: $(VENV)/consumers/stamp
 
-viewers: $(VENV)/viewers/stamp
+viewers: $(VENV)/viewers/stamp $(VENV)/axe/stamp
 
 frameworks: $(VENV)/frameworks/stamp
 
@@ -152,6 +152,13 @@ $(foreach extra,consumers viewers proto release site,$(VENV)/$(extra)/stamp): $(
 	@echo "installing the packages of the extra $* into $(VENV)/$*; this takes a minute"
 	@$(BIN)/python -m venv $(VENV)/$*
 	@$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check $$($(BIN)/python scripts/requirements-of $*)
+	@touch $@
+
+# axe-core checks the browser pages. Without npm, its test is skipped.
+$(VENV)/axe/stamp:
+	@mkdir -p $(VENV)/axe
+	@npm install --prefix $(VENV)/axe --silent --no-audit --no-fund --ignore-scripts axe-core@4.14.1 || \
+	    echo "npm is not installed; the test of the pages with axe-core will be skipped"
 	@touch $@
 
 # An environment of its own: more than a gigabyte, torch once more among it, that only tests/frameworks/ needs.

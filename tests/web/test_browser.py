@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from neurontools.views.screen import PAGES
 from tests.harness import chromium
 from tests.harness.answering_server import Reply, answering
 from tests.harness.attached_child import TAG
 from tests.harness.attached_process import AttachedProcess
+from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.secret_file import TOKEN, write_secret
 from tests.harness.waiting import wait_until
@@ -72,6 +74,37 @@ def test_a_page_lives_and_breaks_no_rule(browser: chromium.Chromium, daemon: Run
     assert browser.problems == []
     own = f"http://127.0.0.1:{port}/top/"
     assert [asked for asked in browser.requested if not asked.startswith((own, "data:", "about:"))] == []
+
+
+AXE = ROOT / ".venv/axe/node_modules/axe-core/axe.min.js"
+VIOLATIONS = "axe.run(document).then(found => found.violations.map(each => each.id + ': ' + each.nodes[0].html))"
+SMALL = """
+[...document.querySelectorAll("main a, nav a, button, input, summary")]
+  .filter(each => each.getClientRects().length)
+  .filter(each => Math.min(each.getBoundingClientRect().width, each.getBoundingClientRect().height) < 39.5)
+  .concat([...document.querySelectorAll("body *")]
+    .filter(each => [...each.childNodes].some(child => child.nodeType === 3 && child.data.trim()))
+    .filter(each => each.getClientRects().length && parseFloat(getComputedStyle(each).fontSize) < 14))
+  .map(each => each.outerHTML)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not AXE.exists(), reason="make viewers has not installed axe-core")
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (390, "light"), (1400, "light"), (1400, "dark")])
+def test_pages_are_accessible_and_fit_a_phone(
+    browser: chromium.Chromium, start_daemon: StartDaemon, flags: tuple[str, ...], port: int, width: int, scheme: str
+) -> None:
+    start_daemon("--load", "ecc-burst", *("1" if flag == "0.05" else flag for flag in flags))
+    browser.call("Emulation.setDeviceMetricsOverride", width=width, height=844, deviceScaleFactor=1, mobile=width < 640)
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    for page in PAGES:
+        browser.load(address(port, page.name))
+        browser.value(f"{AXE.read_text()}; 0")
+        assert browser.value(VIOLATIONS) == [], page.name
+        assert browser.value("document.documentElement.scrollWidth") <= width, page.name
+        if width < 640:
+            assert browser.value(SMALL) == [], page.name
 
 
 HOSTILE = """
