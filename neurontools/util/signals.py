@@ -57,11 +57,15 @@ class DeferredSignals:
 
     def release(self) -> None:
         """Restores the handlers and calls the handler of each pending signal once. Handlers may raise."""
+        self.drop()
+        for number in dict.fromkeys(self._pending):
+            self._handlers[number](number, None)
+
+    def drop(self) -> None:
+        """Restores the handlers, and forgets the pending signals."""
         for number, handler in self._handlers.items():
             if _signal.getsignal(number) == self._defer:  # keeps a handler that the program has set meanwhile
                 _signal.signal(number, handler)
-        for number in dict.fromkeys(self._pending):
-            self._handlers[number](number, None)
 
     def __enter__(self) -> DeferredSignals:
         return self

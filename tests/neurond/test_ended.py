@@ -384,7 +384,7 @@ WORK = """
 import hashlib, os, signal, sys, threading
 from neurontools.model import TrainingCounters
 from neurontools.runtime import Reporter
-from neurontools.runtime.reporting.process_end import run_before_immediate_exit
+from neurontools.runtime.reporting.process_end import at_process_end, run_before_immediate_exit
 reporter = Reporter.attach()
 model = reporter.load_model("m")
 for _ in range(500):
@@ -401,6 +401,8 @@ reporter.set_training(TrainingCounters(steps_total=50))
         ("raise ValueError", 1, True),
         ("sys.exit(3)", 3, True),
         ("signal.raise_signal(signal.SIGINT)", -signal.SIGINT, True),
+        # A second Ctrl-C, while the process ends.
+        ("at_process_end(lambda: signal.raise_signal(signal.SIGINT)); raise KeyboardInterrupt", -signal.SIGINT, True),
         ("signal.raise_signal(signal.SIGTERM)", -signal.SIGTERM, True),
         ("signal.raise_signal(signal.SIGHUP)", -signal.SIGHUP, True),
         # Python runs no handler during a native call.

@@ -20,10 +20,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from neurontools.util.signals import never_raising_handlers
+from neurontools.util.signals import defer_signals_here, never_raising_handlers
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-_LONGEST_SECONDS = 2.0  # for which the main thread waits in a signal handler; then it goes on until the process ends
+_LONGEST_SECONDS = 5.0  # for which the main thread waits in a signal handler; then it goes on until the process ends
+_STOP_SECONDS = 0.3  # for which a signal waits for the main thread, which may be inside of a long native call
 _JOIN_SECONDS = 0.1
 
 _functions: list[Callable[[], None]] = []
@@ -57,12 +58,18 @@ def forget_function(function: Callable[[], None]) -> None:
 
 
 def run_functions() -> None:
-    """Calls the functions now, and not again. Ignores their errors. From now on, the signals end the process."""
+    """Calls the functions now, and not again. Ignores their errors. From now on, the signals end the process.
+
+    A Ctrl-C meanwhile is dropped: the process ends anyway, and without its final report the work would be lost.
+    """
+    deferred = defer_signals_here()
     with _running:
-        _handler.is_ending = threading.current_thread() is threading.main_thread()
+        _handler.is_ending = deferred is not None
         while _functions:
             with suppress(Exception):
                 _functions.pop()()
+    if deferred is not None:
+        deferred.drop()
     _handler.uninstall()
 
 
@@ -83,6 +90,7 @@ class _SignalHandler:
     def __init__(self) -> None:
         self.is_ending = False  # whether the main thread runs the functions
         self._pipe: tuple[int, int] | None = None
+        self._has_stopped = threading.Event()  # set when the main thread waits for the functions
         self._thread = threading.Thread()
 
     def install(self) -> None:
@@ -150,12 +158,14 @@ class _SignalHandler:
             with suppress(BlockingIOError):
                 os.write(self._pipe[1], bytes((number,)))
             if not self.is_ending:
+                self._has_stopped.set()
                 time.sleep(_LONGEST_SECONDS)
 
     def _wait(self, readable: int, _writable: int) -> None:
         while received := os.read(readable, 64):
             for number in received:
                 if number in _SIGNALS and signal.getsignal(number) == self._handle:
+                    self._has_stopped.wait(_STOP_SECONDS)  # else one function would count less work than the next
                     run_functions()
                     _end_by(number)
         os.close(readable)
