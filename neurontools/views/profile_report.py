@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -57,6 +58,8 @@ _BAR_CELLS = 30
 _DROPPED_CELLS = 9
 _PART_STYLES = ("warn", "text", "system", "memory", "busy", "held")
 _SHORT_HASH = 10
+_DO = "do: "
+_LEAST_TEXT_CELLS = 20
 
 
 def profile_page(report: RunReport, width: int, glyphs: Glyphs, most: int) -> TextPage:
@@ -148,8 +151,10 @@ def verdict_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
             f" {cell(percent_text(each.ratio, 1), 6, right=True)} {cell(duration_text(each.seconds), 9, right=True)}  "
         )
         lines.append(fit_marked(((shares, "strong"), (printable_name(each.text), "text"), (place, "label")), width))
-        if each.next_step:
-            lines.append(fit_marked(((" " * len(shares), "text"), ("do: ", "warn"), (each.next_step, "text")), width))
+        next_step = textwrap.wrap(each.next_step, max(_LEAST_TEXT_CELLS, width - len(shares) - len(_DO)))
+        for number, text in enumerate(next_step):
+            label = " " * len(_DO) if number else _DO
+            lines.append(fit_marked(((" " * len(shares), "text"), (label, "warn"), (text, "text")), width))
     return lines
 
 

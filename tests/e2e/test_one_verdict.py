@@ -89,10 +89,9 @@ def test_every_tool_says_the_same_of_every_load(load: str, socket_directory: Pat
     assert said["ls findings"] == said["top findings"] == [[f.kind for f in verdict.findings] for verdict in verdicts]
     assert said["ls text"] == said["page"] == health.summary(verdicts, snapshot)
     assert said["ls codes"] == ((0, 0) if health.is_healthy(verdicts) else (5, 5))
-    assert said["query"] == {
-        verdict.device_index: (verdict.severity_name, verdict.findings[0].reason if verdict.findings else None)
-        for verdict in verdicts
-    }
+    first = {verdict.device_index: next(iter(verdict.findings), None) for verdict in verdicts}
+    reasons = {index: None if finding is None else health.marked_reason(finding) for index, finding in first.items()}
+    assert said["query"] == {index: (severity, reasons[index]) for index, severity in severities.items()}
 
 
 def test_every_tool_says_that_health_is_unknown_and_why(socket_directory: Path) -> None:

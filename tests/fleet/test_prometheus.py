@@ -90,7 +90,7 @@ def test_all_of_a_host() -> None:
         counts=(sample(packed(ASKED.counts, **counts)),),
         states=(sample(packed(ASKED.states, utilization=500, mfu=250, severity=3, critical=1)),),
         devices=(sample(8 + 9 * 2 + 81 * 3 + 729 * 5 + 6561 * 0 + 59049 * 1),),
-        steps=(sample(2.5),),
+        rates=(sample(2.5, of="steps"), sample(40.0, of="requests")),
         findings=(sample(60.0, **finding), sample(90.0, **(finding | {"severity": "warning", "reason": "hot"}))),
         clocks=(sample(3600.0),),
     )["one"]
@@ -99,7 +99,7 @@ def test_all_of_a_host() -> None:
     assert (state.place.text, state.clock_ahead_seconds, state.severity) == ("ssh:one", 3600.0, Severity.CRITICAL)
     assert (found.source, found.utilization_ratio, found.mfu_ratio) == (SourceKind.SIMULATED, 0.5, 0.25)
     assert {name: getattr(found, name) for name in counts} == counts
-    assert (found.unknown_neuroncore_count, state.steps_per_second) == (0, 2.5)
+    assert (found.unknown_neuroncore_count, state.steps_per_second, found.requests_per_second) == (0, 2.5, 40.0)
     assert [finding.severity for finding in found.findings] == [Severity.CRITICAL, Severity.WARNING]
     assert found.findings[0].device_indices == (1, 3, 4)
     assert "\x1b" not in found.findings[0].reason

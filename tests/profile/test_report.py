@@ -190,9 +190,9 @@ def test_the_verdict_has_each_cause_with_its_share_its_line_and_its_next_step() 
         "backward": ("train.py:12", False),
         "forward": ("train.py:12", False),
         "host code: Python, and tracing the script": ("None", True),
-        "ranks waiting for rank 2, which has 0.3 ms more execution a step": ("None", True),
+        "ranks waiting for rank 2: it has 0.3 ms more execution a step": ("None", True),
         "copying between host and device": ("train.py:31", False),
-        "1.0 host reads a step; on hardware each waits for the device": ("train.py:20", True),
+        "1.0 host reads a step, each a wait on hardware": ("train.py:20", True),
     }
     shares = {each.text.partition(" ")[0]: each.ratio for each in verdict.causes}
     step_ns = STEP_NS + 300_000 + INPUT_NS

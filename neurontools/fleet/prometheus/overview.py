@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from statistics import median
@@ -11,7 +11,7 @@ from statistics import median
 from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.jobs import FleetJob, SlowFleetRank, StepSeconds
 from neurontools.fleet.prometheus import queries
-from neurontools.fleet.prometheus.queries import DOWN, FULL_RATIO, OverviewQueries
+from neurontools.fleet.prometheus.queries import DOWN, FULL_RATIO, SAMPLE_OF, OverviewQueries
 from neurontools.fleet.prometheus.server import PrometheusSample
 from neurontools.fleet.states import HostLink, HostState
 from neurontools.fleet.summary import MOST_FINDINGS, DeviceCell, HostSummary, SummaryFinding
@@ -63,7 +63,7 @@ def read_host_states(
             summary=_summary(queries, sample, by_host, instance, now.unix_seconds - age),
             received_at_seconds=now.seconds - age,
             clock_ahead_seconds=max(0.0, clock_ahead),
-            reported_steps_per_second=_value_of(by_host, "steps", instance),
+            reported_steps_per_second=_rate_of(by_host, "steps", instance),
         )
         reason = ""
         if since_read > late_seconds:
@@ -173,14 +173,23 @@ def _summary(
         jobs=(),
         further_users=tuple(sorted(users)),
         user_count=len(users) or None,
-        requests_per_second=_value_of(by_host, "requests", instance),
+        requests_per_second=_rate_of(by_host, "requests", instance),
         **counts,
     )
 
 
 def _value_of(by_host: Mapping[str, dict[str, list[PrometheusSample]]], query: str, instance: str) -> float | None:
     """Returns the result of a query for a host; None if missing or not a finite number."""
-    samples = by_host.get(query, {}).get(instance)
+    return _first_value(by_host.get(query, {}).get(instance, []))
+
+
+def _rate_of(by_host: Mapping[str, dict[str, list[PrometheusSample]]], name: str, instance: str) -> float | None:
+    """Returns a host's rate from the query for rates, which labels each sample with the name of its rate."""
+    samples = by_host.get("rates", {}).get(instance, [])
+    return _first_value([sample for sample in samples if sample.labels.get(SAMPLE_OF) == name])
+
+
+def _first_value(samples: Sequence[PrometheusSample]) -> float | None:
     return samples[0].value if samples and math.isfinite(samples[0].value) else None
 
 

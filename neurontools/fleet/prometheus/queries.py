@@ -339,8 +339,7 @@ MEANINGS = {
     "counts": "held and free cores, jobs and users",
     "states": "utilization and health",
     "devices": "the condition of devices",
-    "steps": "steps a second",
-    "requests": "requests a second",
+    "rates": "steps and requests a second",
     "findings": "the texts of findings",
     "lost": "which hosts are lost",
     "clocks": "whose clock is wrong or snapshot is old",
@@ -382,8 +381,10 @@ class OverviewQueries:
             "counts": _by_user(self.counts.query) if are_users_wanted else self.counts.query,
             "states": self.states.query,
             "devices": f"max by (instance) ({devices})",
-            "steps": f"max by (instance) ({expression(STEPS)})",
-            "requests": f"max by (instance) ({expression(REQUESTS)})",
+            "rates": " or ".join(
+                f'label_replace(max by (instance) ({expression(quantity)}), "{SAMPLE_OF}", "{name}", "instance", ".*")'
+                for name, quantity in (("steps", STEPS), ("requests", REQUESTS))
+            ),
             "findings": _FINDINGS,
             "lost": _LOST,
             "clocks": _CLOCKS,

@@ -122,7 +122,7 @@ def _causes(report: RunReport) -> Iterator[Cause]:
     if reads > _READS_PER_STEP:
         yield cause(
             Bound.HOST,
-            f"{reads:.1f} host reads a step; on hardware each waits for the device",
+            f"{reads:.1f} host reads a step, each a wait on hardware",
             reading_seconds,
             place,
             "read only every few steps, or in a closure: xm.add_step_closure(print, args=(loss,), run_async=True)",
@@ -216,7 +216,7 @@ def _rank_wait_text(report: RunReport) -> str:
     if straggler is None:
         return "ranks waiting for each other in collectives"
     part, seconds = _excess(straggler, report.ranks)
-    reason = "" if part is None else f", which has {1e3 * seconds:.1f} ms more {part} a step"
+    reason = "" if part is None else f": it has {1e3 * seconds:.1f} ms more {part} a step"
     return f"ranks waiting for rank {straggler.number}{reason}"
 
 

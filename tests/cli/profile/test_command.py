@@ -38,7 +38,7 @@ def test_show_prints_the_report(run: Path) -> None:
     for title in ("Step time", "Ranks", "Modules by time", "Operators by time", "Graphs", "Memory", "Collectives"):
         assert f"─ {title} ─" in done.stdout
     assert "─ Verdict: compute-bound ─" in done.stdout.splitlines()[3]
-    assert "ranks waiting for rank 1, which has 0.3 ms more execution a step" in done.stdout
+    assert "ranks waiting for rank 1: it has 0.3 ms more execution a step" in done.stdout
     assert "straggler: rank 1 waits least in collectives" in done.stdout
     assert b"- Step time -" in told("show", run, "--ascii").stdout.encode("ascii")
     assert told("show", run, "--csv").stdout.splitlines()[0].startswith("name,engine,line,")
