@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import call
 from neurontools.util.errors import UserError
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import HANG_SECONDS, is_readable
 
 HOLDER = """
 import sys
@@ -36,7 +35,7 @@ def temporary_directory(socket_directory: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def wait_for_end(pidfd: int) -> None:
-    assert select.select([pidfd], [], [], HANG_SECONDS)[0]
+    assert is_readable(pidfd)
     os.close(pidfd)
 
 

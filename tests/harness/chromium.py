@@ -6,14 +6,13 @@ import base64
 import contextlib
 import json
 import os
-import select
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import is_readable
 
 PROGRAM = shutil.which("chromium")
 _FLAGS = (
@@ -104,7 +103,7 @@ class Chromium:
 
     def _message(self) -> dict[str, Any]:
         while b"\0" not in self._unread:
-            assert select.select([self._from], [], [], HANG_SECONDS)[0], "the browser says nothing"
+            assert is_readable(self._from), "the browser says nothing"
             part = os.read(self._from, 1 << 20)
             assert part, "the browser has ended"
             self._unread += part

@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import os
 import pty
-import select
 import signal
 import struct
 import subprocess
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from tests.harness.paths import ROOT
 from tests.harness.terminal_screen import TerminalScreen
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import HANG_SECONDS, is_readable
 
 TOP = [sys.executable, str(ROOT / "scripts/neuron-top")]
 
@@ -97,7 +96,7 @@ class Terminal:
         data = b""
         if self.descriptor < 0:
             time.sleep(seconds)
-        elif select.select([self.descriptor], [], [], seconds)[0]:
+        elif is_readable(self.descriptor, seconds):
             try:
                 data = os.read(self.descriptor, 65536)
             except OSError:

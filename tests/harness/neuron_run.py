@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import re
-import select
 import struct
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 
 from tests.harness import python_process
 from tests.harness.paths import PYTHONPATH
-from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.waiting import HANG_SECONDS, is_readable, wait_until
 
 MODULE = "neurontools.cli.run.command"
 COMMAND = (sys.executable, "-m", MODULE)
@@ -171,7 +170,7 @@ class OnTerminal:
 
     def _read(self) -> bool:
         """Reads something; False at the end."""
-        if not select.select([self._own], [], [], HANG_SECONDS)[0]:
+        if not is_readable(self._own):
             return False
         try:
             data = os.read(self._own, 65536)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -27,6 +28,13 @@ def wait_until(condition: Callable[[], T | None]) -> T:
         waited_seconds = time.monotonic() - began
         assert waited_seconds < HANG_SECONDS, "what the test waits for did not happen"
         time.sleep(_pause_seconds(waited_seconds, time.monotonic() - began_checking))
+
+
+def is_readable(descriptor: int, seconds: float = HANG_SECONDS) -> bool:
+    """Waits until a descriptor can be read. Unlike select, poll takes descriptors above 1,023."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(seconds * 1000))
 
 
 async def wait_until_async(condition: Callable[[], T | None]) -> T:

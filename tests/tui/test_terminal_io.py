@@ -6,7 +6,6 @@ import asyncio
 import fcntl
 import os
 import pty
-import select
 import socket
 import threading
 import tty
@@ -25,7 +24,7 @@ from neurontools.tui.terminal import TerminalOutput, TypedAhead
 from neurontools.tui.textual_private import TerminalInput
 from neurontools.views.drawing.lines import THEMES, Line, fit, plain_text
 from tests.harness.terminal_screen import TerminalScreen
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import HANG_SECONDS, is_readable
 
 WIDTH = 30
 RUNS = st.lists(
@@ -171,7 +170,7 @@ async def test_what_has_been_typed_is_read_before_reading_ends_and_what_comes_la
     taken.begin()
     for typed in (b"a\x1b[B\r", b"x"):
         os.write(pair.other, typed)
-        assert select.select([pair.program], [], [], HANG_SECONDS)[0]
+        assert is_readable(pair.program.fileno())
         taken.finish()
         assert keys == ["a", "down", "enter"]
 

@@ -45,8 +45,12 @@ def peaks_of(about: ProfileMetadata) -> CorePeaks:
 
 
 def write_ranks(profiles: Sequence[Profile], directory: Path) -> Path:
-    """Writes one trace of all workers of a host, on one clock; raises OSError if writing fails."""
-    path = directory / f"ranks.{profiles[0].metadata.began_ns // 10**6}.trace.json.gz"
+    """Writes one trace of all workers of a host, on one clock; raises OSError if writing fails.
+
+    It has a folder of its own: HolisticTraceAnalysis takes each trace in its directory for that of one rank.
+    """
+    path = directory / "all_ranks" / f"{profiles[0].metadata.began_ns // 10**6}.trace.json.gz"
+    path.parent.mkdir(exist_ok=True)
     write_trace(path, *profiles)
     return path
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from contextlib import ExitStack, suppress
 from tests.harness.command import RunCommand, streams
 from tests.harness.paths import NEURON_LS
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
-from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.waiting import is_readable, wait_until
 
 LOOP = [sys.executable, str(NEURON_LS), "--loop", "0.05", "-d", "0-1"]
 
@@ -77,7 +76,7 @@ def test_on_a_terminal_the_header_comes_again(shared_daemon: RunningDaemon, clea
         os.environ.update(clean_environment, LINES="10", COLUMNS="100")  # the terminal doesn't know its size
         os.execv(LOOP[0], [*LOOP, "--socket", shared_daemon.socket, "-n", "8"])
     text = b""
-    while select.select([descriptor], [], [], HANG_SECONDS)[0]:
+    while is_readable(descriptor):
         try:
             part = os.read(descriptor, 4096)
         except OSError:

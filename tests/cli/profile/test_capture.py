@@ -161,7 +161,7 @@ def test_two_ranks_are_captured_at_once_and_stand_side_by_side(daemon: RunningDa
     profiles = read_directory(tmp_path / "made")
     assert [profile.metadata.rank for profile in profiles] == [0, 1]
     assert max(each.metadata.began_ns for each in profiles) < min(each.state.ended_ns for each in profiles)
-    assert len(list((tmp_path / "made").glob("ranks.*.trace.json.gz"))) == 1
+    assert len(list((tmp_path / "made").glob("all_ranks/*.trace.json.gz"))) == 1
 
 
 @pytest.mark.slow

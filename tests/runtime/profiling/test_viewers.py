@@ -134,7 +134,7 @@ def test_a_trace_is_right_for_torch_and_has_a_track_a_core_and_arrows_from_each_
 
 @pytest.mark.slow
 def test_the_ranks_stand_side_by_side_in_one_trace_with_their_collectives_lined_up(run: Run) -> None:
-    (path,) = run.directory.glob("ranks.*.trace.json.gz")
+    (path,) = run.directory.glob("all_ranks/*.trace.json.gz")
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     collectives: dict[int, list[tuple[float, float]]] = {}
     for event in events:
