@@ -29,7 +29,7 @@ _BASES = (0.9, 0.8, 0.5)
 @dataclass(frozen=True, slots=True)
 class _DeviceGroup:
     name: str
-    core_ranges: tuple[range, ...] = ()  # indices of physical cores; (): all cores
+    core_ranges: tuple[range, ...] = ()  # indices of physical cores; () means all cores
     memory_bytes: int = 0
     pid: int | None = None
 

@@ -123,7 +123,7 @@ def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
 
 
 def _has_history(context: RenderContext) -> bool:
-    """Returns whether the page may show the history. Browsers and printed pages have pages of their own for it."""
+    """Returns whether the page may show the history: only the full layout of the interactive neuron-top does."""
     return context.series is not None and context.has_keys and context.layout == "full"
 
 

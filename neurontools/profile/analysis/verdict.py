@@ -180,7 +180,7 @@ def _longest_line(profiles: Sequence[Profile], kind: SpanKind) -> SourceLine | N
         for span in profile.spans:
             place = script_line(profile.stack(span.stack)) if span.kind == kind else None
             if place is not None:
-                times[place] += span.end_ns - span.start_ns + 1
+                times[place] += span.end_ns - span.start_ns + 1  # counts a span even if its time rounds to 0
     return times.most_common(1)[0][0] if times else None
 
 

@@ -5,8 +5,8 @@ Ctrl-C: torch's C++ finds the Python function of the device guard with PyObject_
 aborted on every tenth to twentieth Ctrl-C. So the SIGINT handler inspects the native stack. If torch is in that
 PyObject_Str call, the handler sends the signal again from a thread. Otherwise it raises KeyboardInterrupt immediately.
 Other C code clears the error, and the training would go on: 8 of 122 interrupts of small steps were lost this way. So a
-thread looks a second later whether the error has reached the interrupted frame, and else sends the signal again. A
-SIGINT handler of the script itself has no such protection.
+thread checks after one second whether the error has reached the interrupted frame. If it has not, the thread sends the
+signal again. A SIGINT handler of the script itself has no such protection.
 
 Errors in backward hooks: while torch unwinds after a hook raised, it asks the device guard for its type. That is a
 Python call with a pending exception, which ends the process. So wrapped hooks of device tensors store their exception
