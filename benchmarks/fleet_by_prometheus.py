@@ -1,11 +1,11 @@
-"""Measures the queries and bytes that a view of many hosts needs from Prometheus, with our recording rules and without.
+"""Measures the cost of a view of many hosts by Prometheus: series, CPU time of rules, queries, bytes and seconds.
 
-    python benchmarks/fleet_by_prometheus.py [--hosts 2000] [--kinds 8] [--interval 30]
+    python benchmarks/fleet_by_prometheus.py [--hosts 2000] [--kinds 8] [--interval 30] [--whole]
 
-A real Prometheus scrapes many targets of one server. The server replays replies of simulated daemons of several kinds,
-reduced to the series that the rules read (a whole host has 15 times as many). It prints the bytes of the replies,
-compressed and unpacked. One query for all series of a metric shows what a view without aggregates would need. CPU time
-is that of this process; memory is the resident size of Prometheus.
+A real Prometheus with deploy/prometheus/neuron.rules.yml scrapes many targets of one server. The server replays the
+replies at /metrics/fleet of simulated daemons of several kinds; with --whole, those at /metrics. The time of the rules
+is that of Prometheus for the latest evaluation of all groups. The bytes of the queries are compressed and unpacked.
+Memory is the resident size of Prometheus.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import re
 import socket
 import subprocess
 import tempfile
@@ -25,30 +24,24 @@ from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from neurontools.fleet.prometheus import queries
 from neurontools.fleet.prometheus.feed import PrometheusFeed
-from neurontools.fleet.prometheus.queries import HOST_RULES, MFU, SNAPSHOT_TIMESTAMP
-from neurontools.fleet.prometheus.server import PrometheusAccess, PrometheusServer
+from neurontools.fleet.prometheus.queries import SNAPSHOT_TIMESTAMP
 from neurontools.fleet.states import HostLink
 from neurontools.testing import SimulatedFleet
 
-READ = re.compile(
-    r"(neurontools_(neuroncore_(held|utilization_ratio|executions_total|mfu_ratio)|device_(health|memory_bytes)|"
-    r"health|finding_seconds|warnings|jobs|job_[a-z_]+|process_(steps_total|info)|devices|"
-    r"snapshot_timestamp_seconds)|instance_info)[{ ]"
-)
+RULES = Path(__file__).parents[1] / "deploy/prometheus/neuron.rules.yml"
 PATIENCE_SECONDS = 600.0
 
 
-def bodies(kinds: int, mix: str | None) -> list[bytes]:
-    """Returns the replies of simulated hosts at /metrics, reduced to the series that are read."""
+def bodies(kinds: int, mix: str | None, path: str) -> list[bytes]:
+    """Returns the replies of simulated hosts at a path, without the time of the snapshot."""
     first = free_port(kinds)
     found = []
     with SimulatedFleet(kinds, mix=mix, interval_seconds=2, metrics_from=first) as fleet:
         time.sleep(10)
         for place in range(len(fleet.places)):
-            lines = scraped(f"http://127.0.0.1:{first + place}/metrics")
-            kept = [line for line in lines if READ.match(line) and not line.startswith(SNAPSHOT_TIMESTAMP)]
+            lines = scraped(f"http://127.0.0.1:{first + place}{path}")
+            kept = [line for line in lines if not line.startswith(SNAPSHOT_TIMESTAMP)]
             found.append(("\n".join(kept) + "\n").encode())
     return found
 
@@ -101,9 +94,7 @@ class Hosts(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
 
-def prometheus(
-    directory: Path, hosts: Hosts, count: int, interval: int, *, rules: bool
-) -> tuple[str, subprocess.Popen[bytes]]:
+def prometheus(directory: Path, hosts: Hosts, count: int, interval: int) -> tuple[str, subprocess.Popen[bytes]]:
     targets = [
         {
             "targets": [f"127.0.0.1:{hosts.server_port}"],
@@ -116,11 +107,9 @@ def prometheus(
         for number in range(count)
     ]
     (directory / "targets.json").write_text(json.dumps(targets))
-    recorded = [{"record": rule.rule, "expr": rule.expression} for rule in (*HOST_RULES, MFU, *queries.JOB_RULES)]
-    (directory / "rules.json").write_text(json.dumps({"groups": [{"name": "hosts", "rules": recorded}]}))
     configuration = {
         "global": {"scrape_interval": f"{interval}s", "evaluation_interval": f"{interval}s"},
-        "rule_files": [str(directory / "rules.json")] if rules else [],
+        "rule_files": [str(RULES)],
         "scrape_configs": [{"job_name": "neurond", "file_sd_configs": [{"files": [str(directory / "targets.json")]}]}],
     }
     (directory / "prometheus.yml").write_text(json.dumps(configuration))
@@ -151,23 +140,23 @@ def asked(url: str, query: str) -> tuple[int, int]:
     return len(json.loads(body)["data"]["result"]), len(body)
 
 
-def measure(url: str, process: subprocess.Popen[bytes], count: int, *, rules: bool) -> None:
+def measure(url: str, process: subprocess.Popen[bytes], count: int) -> None:
     until = time.monotonic() + PATIENCE_SECONDS
-    wanted = "instance:neuron_devices:conditions" if rules else SNAPSHOT_TIMESTAMP
-    while asked(url, wanted)[0] < count:
+    while asked(url, SNAPSHOT_TIMESTAMP)[0] < count or not rule_seconds(url):
         if time.monotonic() > until or process.poll() is not None:
-            raise SystemExit(f"{asked(url, wanted)[0]} of {count} hosts are known")
+            raise SystemExit(f"{asked(url, SNAPSHOT_TIMESTAMP)[0]} of {count} hosts are known")
         time.sleep(1)
+    print(f"{'rules':>14}: {rule_seconds(url):.2f} s for one evaluation of all groups", flush=True)
     for by_user in (False, True):
         measure_overview(url, process, by_user=by_user)
-    series, size = asked(url, "neurontools_neuroncore_utilization_ratio")
-    server = PrometheusServer(url, PrometheusAccess())
-    came = server.query("neurontools_neuroncore_utilization_ratio", 60).size_bytes
-    server.close()
-    print(
-        f"{'one family':>14}: {series} series, {came / 1e3:.0f} kB as they come, {size / 1e3:.0f} kB unpacked",
-        flush=True,
-    )
+
+
+def rule_seconds(url: str) -> float:
+    """Returns the duration of the latest evaluation of all groups; 0 before all groups were evaluated."""
+    with urllib.request.urlopen(f"{url}/api/v1/rules", timeout=60) as reply:
+        groups = json.loads(reply.read())["data"]["groups"]
+    times = [float(group["evaluationTime"]) for group in groups]
+    return sum(times) if all(times) else 0.0
 
 
 def measure_overview(url: str, process: subprocess.Popen[bytes], *, by_user: bool) -> None:
@@ -181,13 +170,17 @@ def measure_overview(url: str, process: subprocess.Popen[bytes], *, by_user: boo
         took, cpu = time.monotonic() - began, time.process_time() - before
         queries, came = feed.query_count, feed.answered_bytes
         live = sum(state.link is HostLink.LIVE for state in feed.states)
-        for text in feed.query_texts.values():
+        slowest = ("", 0.0)
+        for name, text in feed.query_texts.items():
+            asked_at = time.monotonic()
             unpacked += asked(url, text)[1]
+            slowest = max(slowest, (name, time.monotonic() - asked_at), key=lambda each: each[1])
         print(
-            f"{'with rules' if feed.is_recorded else 'without rules':>14}{' by user' * by_user}: "
+            f"{'view by user' if by_user else 'view':>14}: "
             f"{live} live, {queries} queries, "
             f"{came / 1e3:.0f} kB as they came, {unpacked / 1e3:.0f} kB unpacked; {took:.2f} s, "
-            f"{cpu:.2f} s of CPU here; {resident_bytes(process.pid) / 2**20:.0f} MiB Prometheus",
+            f"{cpu:.2f} s of CPU here; the slowest query ({slowest[0]}) takes {slowest[1]:.2f} s; "
+            f"{resident_bytes(process.pid) / 2**20:.0f} MiB Prometheus",
             *feed.notes,
             flush=True,
         )
@@ -203,20 +196,19 @@ def main() -> None:
     parser.add_argument("--kinds", type=int, default=8)
     parser.add_argument("--mix", help="as neuron-fleet-sim has it")
     parser.add_argument("--interval", type=int, default=30)
-    parser.add_argument("--only-with-rules", action="store_true")
+    parser.add_argument("--whole", action="store_true")
     given = parser.parse_args()
-    texts = bodies(given.kinds, given.mix)
-    lines = sum(text.count(b"\n") for text in texts) / len(texts)
+    texts = bodies(given.kinds, given.mix, "/metrics" if given.whole else "/metrics/fleet")
+    lines = sum(line[:1] != b"#" for text in texts for line in text.splitlines()) / len(texts)
     print(f"{given.hosts} hosts with {lines:.0f} series each, scraped every {given.interval} s", flush=True)
     hosts = Hosts(texts)
-    for rules in (True,) if given.only_with_rules else (True, False):
-        with tempfile.TemporaryDirectory() as name:
-            url, process = prometheus(Path(name), hosts, given.hosts, given.interval, rules=rules)
-            try:
-                measure(url, process, given.hosts, rules=rules)
-            finally:
-                process.terminate()
-                process.wait()
+    with tempfile.TemporaryDirectory() as name:
+        url, process = prometheus(Path(name), hosts, given.hosts, given.interval)
+        try:
+            measure(url, process, given.hosts)
+        finally:
+            process.terminate()
+            process.wait()
 
 
 if __name__ == "__main__":

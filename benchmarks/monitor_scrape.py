@@ -98,7 +98,7 @@ def sending_seconds(document: CompressibleDocument, encoding: str) -> float:
     """Returns the CPU time of the server's thread for one scrape over a persistent connection."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
-    site = Site({}, HttpPage(metrics_page(Finished(document)), is_open=True), HttpAccess())
+    site = Site({}, HttpPage(metrics_page(Finished(document).text), is_open=True), HttpAccess())
 
     async def listen() -> int:
         return await HttpServer(site, name="metrics", limits=HttpLimits()).listen("127.0.0.1", 0)

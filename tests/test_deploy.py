@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 from neurond.startup.configuration import DaemonConfiguration
 
+from neurontools.exporters.snapshot_metrics import FLEET_FAMILIES
 from neurontools.fleet.prometheus import queries
+from neurontools.fleet.prometheus.queries import OverviewQueries
 from tests.harness.consumers import consumer
 from tests.harness.waiting import HANG_SECONDS
 
@@ -58,8 +60,18 @@ def test_recording_rules_are_what_neuron_top_asks_without_them() -> None:
     rules = (DEPLOY / "prometheus/neuron.rules.yml").read_text("utf-8")
     written = re.findall(r"- record: (\S+)\n        expr: (?:>-\n)?((?:.+\n)(?:          .+\n)*)", rules)
     recorded = {name: " ".join(expression.split()) for name, expression in written}
-    asked = (*queries.HOST_RULES, *queries.JOB_RULES)
+    asked = queries.JOB_RULES
     assert {rule.rule: recorded[rule.rule] for rule in asked} == {rule.rule: rule.expression for rule in asked}
+
+
+def test_the_page_for_fleets_has_every_metric_of_the_rules_and_of_neuron_top() -> None:
+    rules = (DEPLOY / "prometheus/neuron.rules.yml").read_text("utf-8")
+    texts = OverviewQueries(are_users_wanted=True).texts.values()
+    pods = {"neurontools_neuroncore_utilization_ratio", "neurontools_neuroncore_owner_info"}
+    wanted = {
+        name for text in (rules, *texts) for name in re.findall(r"\b(?:neurontools_[a-z_0-9]+|instance_info)\b", text)
+    }
+    assert wanted - {family.sample_name for family in FLEET_FAMILIES} == pods
 
 
 def test_dashboard_is_what_its_script_writes() -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, lru_cache
-from typing import Protocol
 
 from neurontools.net.http_site import CompressedPart, CompressibleDocument, Handler, HttpRequest, HttpResponse
 from neurontools.util.terminal import escape_controls
@@ -52,6 +51,14 @@ _SUFFIXES = {MetricKind.GAUGE: "", MetricKind.COUNTER: "_total", MetricKind.INFO
 Sample = tuple[str, float]
 """The labels of a sample, formatted by `label_text`, and its value."""
 
+Definitions = dict[str, FamilyDefinition]
+SamplesByName = dict[str, list[Sample]]
+
+
+def define_families(prefix: str, *rows: tuple[str, MetricKind, str]) -> Definitions:
+    """Defines families neurontools_… from rows of name, type and help text. Returns them by their names in the rows."""
+    return {name: FamilyDefinition(f"neurontools_{prefix}{name}", kind, text) for name, kind, text in rows}
+
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
@@ -60,6 +67,11 @@ class MetricFamily:
     definition: FamilyDefinition
     samples: Sequence[Sample]
     created: Sequence[Sample] = ()
+
+
+def families_of(definitions: Definitions, samples: SamplesByName) -> Iterator[MetricFamily]:
+    """Returns the families with their samples by name."""
+    return (MetricFamily(definition, samples[name]) for name, definition in definitions.items())
 
 
 def label_text(labels: Iterable[tuple[str, str]]) -> str:
@@ -206,20 +218,16 @@ class LabelTexts:
         return self._rows[names, last]
 
 
-class Exporter(Protocol):
-    """A source of metrics for `metrics_page`."""
-
-    def text(self, *, openmetrics: bool) -> CompressibleDocument:
-        """Returns the encoded metrics. While they are unchanged, returns the same object."""
-        ...
+MetricsText = Callable[..., CompressibleDocument]
+"""Returns encoded metrics; its keyword argument is `openmetrics`. While they are unchanged, returns the same object."""
 
 
-def metrics_page(exporter: Exporter) -> Handler:
-    """Returns an HTTP handler that serves the metrics of an exporter in the format that the Accept header requests."""
+def metrics_page(text: MetricsText) -> Handler:
+    """Returns an HTTP handler that serves metrics in the format that the Accept header requests."""
 
     def page(request: HttpRequest) -> HttpResponse:
         openmetrics = accepts_openmetrics(request.header("accept"))
         kind = OPENMETRICS_CONTENT_TYPE if openmetrics else TEXT_CONTENT_TYPE
-        return HttpResponse(exporter.text(openmetrics=openmetrics), kind, headers=(("Vary", "Accept"),))
+        return HttpResponse(text(openmetrics=openmetrics), kind, headers=(("Vary", "Accept"),))
 
     return page

@@ -1,13 +1,21 @@
-"""Metric families neurontools_… of a snapshot: cores, devices, health, processes, training, jobs and the host."""
+"""Metric families neurontools_… of a snapshot: cores, devices, health, processes, training and jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from operator import attrgetter
 
 from neurontools import catalog
-from neurontools.exporters.exposition import FamilyDefinition, LabelTexts, MetricFamily, MetricKind, Sample
+from neurontools.exporters.exposition import (
+    LabelTexts,
+    MetricFamily,
+    MetricKind,
+    SamplesByName,
+    define_families,
+    families_of,
+)
+from neurontools.exporters.host_families import HOST_FAMILIES, host_families
 from neurontools.model import (
     Attribution,
     DeviceMemory,
@@ -21,12 +29,12 @@ from neurontools.model import (
     logical_cores,
 )
 from neurontools.model.health import age_seconds, verdicts
-from neurontools.model.jobs import job_activity, running_jobs
+from neurontools.model.jobs import RunningJob, job_activity, largest_first, running_jobs
 from neurontools.model.process import STEP_PARTS, WAIT_PART
 from neurontools.model.process import age_seconds as seconds_since
 from neurontools.model.serving import requests_total
 from neurontools.util.terminal import truncate
-from neurontools.util.units import ranges_text, strip_durations
+from neurontools.util.units import ranges_text
 
 _CATEGORY_NAMES = tuple(field.name.removesuffix("_bytes") for field in fields(DeviceMemory))
 _read_memory = attrgetter(*(field.name for field in fields(DeviceMemory)))
@@ -47,7 +55,6 @@ _ERRORS = (
 _read_errors = attrgetter(*(f"{error}_total" for error in _ERRORS))
 _STEP_PARTS = tuple(part.name.replace(" ", "_") for part in STEP_PARTS)
 _NO_ATTRIBUTION = Attribution()
-_MOST_WARNINGS = 8
 _MOST_JOBS = 32  # limit of exported jobs, largest first; a job has nine series, plus one per rank
 _MAX_COMMAND_CHARACTERS = 128  # limit of the label `command`, because Prometheus keeps label texts in its index
 
@@ -62,16 +69,7 @@ _FINDING = (
     *("pid", "synthetic", "injected", "reason", "action"),
 )
 
-_Families = dict[str, FamilyDefinition]
-_Samples = dict[str, list[Sample]]
-
-
-def _define(prefix: str, *rows: tuple[str, MetricKind, str]) -> _Families:
-    """Defines families from rows of name, type and help text. Returns them by name, without the prefix."""
-    return {name: FamilyDefinition(f"neurontools_{prefix}{name}", kind, text) for name, kind, text in rows}
-
-
-_CORES = _define(
+_CORES = define_families(
     "neuroncore_",
     (
         "held",
@@ -90,7 +88,7 @@ _CORES = _define(
     ("owner", MetricKind.INFO, "Owner of the NeuronCore"),
     ("owner_candidate", MetricKind.INFO, "Process that has the device open and may hold the NeuronCore"),
 )
-_DEVICES = _define(
+_DEVICES = define_families(
     "device_",
     ("memory_bytes", MetricKind.GAUGE, "HBM capacity of the device"),
     ("hbm_bytes", MetricKind.GAUGE, "HBM capacity, by stack"),
@@ -100,7 +98,7 @@ _DEVICES = _define(
     ("power_ratio", MetricKind.GAUGE, "Power of the last full minute as a share of the device's maximum"),
 )
 _SEVERITIES = "0 none, 1 notice, 2 warning, 3 critical; absent: unknown"
-_HEALTH = _define(
+_HEALTH = define_families(
     "",
     ("device_health", MetricKind.GAUGE, f"Highest severity of a finding: {_SEVERITIES}"),
     ("device_findings", MetricKind.GAUGE, "Findings on the device by kind and severity"),
@@ -115,7 +113,7 @@ _HEALTH = _define(
     ("device_resets", MetricKind.COUNTER, "Resets since the driver was loaded, requested and failed"),
     ("injected_fault", MetricKind.GAUGE, "1 for each injected fault of simulated devices that is not healed"),
 )
-_PROCESSES = _define(
+_PROCESSES = define_families(
     "process",
     ("", MetricKind.INFO, "A process that holds or may hold NeuronCores, with its identity"),
     ("_neuroncores", MetricKind.GAUGE, "NeuronCores that the process holds"),
@@ -126,7 +124,7 @@ _PROCESSES = _define(
     ("_models", MetricKind.GAUGE, "Models that the process has loaded"),
     ("_reporting", MetricKind.GAUGE, "1 while the process reports, 0 while its numbers are stale"),
 )
-_TRAINING_COUNTERS = _define(
+_TRAINING_COUNTERS = define_families(
     "process_",
     ("steps", MetricKind.COUNTER, "Calls of an optimizer's step"),
     ("samples", MetricKind.COUNTER, "Samples in the batches of the loader"),
@@ -141,17 +139,17 @@ _TRAINING_COUNTERS = _define(
     ("checkpoints", MetricKind.COUNTER, "Checkpoints written"),
     ("checkpoint_seconds", MetricKind.COUNTER, "Time that the script spent writing checkpoints"),
 )
-_TRAINING = _define(
+_TRAINING = define_families(
     "process_",
     ("step_time_seconds", MetricKind.COUNTER, "Time of the process by part; the parts add up"),
     ("compiling_seconds", MetricKind.GAUGE, "Time that the process has been waiting for a compilation, else 0"),
     ("seconds_since_last_step", MetricKind.GAUGE, "Time since the process ended its latest step"),
 )
-_SERVING = _define(
+_SERVING = define_families(
     "process_",
     ("requests", MetricKind.COUNTER, "Requests for inference that ended, without the calls inside the application's"),
 )
-_SERVED_COUNTERS = _define(
+_SERVED_COUNTERS = define_families(
     "served_model_",
     ("requests", MetricKind.COUNTER, "Requests for the model that ended, including failed ones"),
     ("failed_requests", MetricKind.COUNTER, "Requests for the model that failed"),
@@ -160,7 +158,7 @@ _SERVED_COUNTERS = _define(
     ("queue_wait_seconds", MetricKind.COUNTER, "Sum of the waits of all requests before their execution"),
     ("tokens", MetricKind.COUNTER, "Tokens that the model generated"),
 )
-_SERVED = _define(
+_SERVED = define_families(
     "served_model_",
     ("queue_depth", MetricKind.GAUGE, "Requests that wait for the model"),
     ("seconds_since_last_request", MetricKind.GAUGE, "Time since the end of the latest request"),
@@ -172,7 +170,7 @@ _SERVED = _define(
     ("output_token_seconds", MetricKind.GAUGE, "Time per later token in the last ten seconds, by percentile"),
 )
 _SERVED_PERCENTILES = ("p50", "p90", "p99", "p100")
-_JOBS = _define(
+_JOBS = define_families(
     "job",
     ("s", MetricKind.GAUGE, "Jobs on this host; a process without a known job counts as one"),
     ("_ranks", MetricKind.GAUGE, "Ranks of the job on this host"),
@@ -196,16 +194,17 @@ _JOBS = _define(
         "Seconds per step that the rank waited for others, in its latest steps",
     ),
 )
-_HOST = _define(
-    "",
-    ("pod_allocation", MetricKind.INFO, "Resources that the kubelet allocated to a container, used or not"),
-    ("devices_expected", MetricKind.GAUGE, "Expected devices: in a container, those assigned to it"),
-    ("devices_foreign", MetricKind.GAUGE, "Devices of the host that are not assigned to this container"),
-    ("devices", MetricKind.GAUGE, "Existing devices"),
-    ("warnings", MetricKind.GAUGE, "Parts of the host that can't be read"),
-    ("warning", MetricKind.GAUGE, "1 for each unreadable part of the host, at most eight; the label describes it"),
-    ("snapshot_timestamp_seconds", MetricKind.GAUGE, "When the numbers were taken, Unix time"),
+
+
+HOST_VIEW_FAMILIES = frozenset(
+    (
+        *HOST_FAMILIES.values(),
+        *_JOBS.values(),
+        *(_HEALTH[name] for name in ("health", "finding_seconds")),
+        _PROCESSES[""],
+    )
 )
+"""The families that neuron-top --prometheus and the alert rules read, besides those of `snapshot_metrics`."""
 
 
 def neurontools_families(
@@ -224,16 +223,13 @@ def neurontools_families(
     yield from _process_families(snapshot, holders, label)
     yield from _training_families(holders, snapshot.taken_at_seconds, label)
     yield from _serving_families(holders, snapshot.taken_at_seconds, label)
-    yield from job_families(snapshot, peak_flops_per_core, label)
-    yield from _host_families(snapshot, label)
-
-
-def _families(definitions: _Families, samples: _Samples) -> Iterator[MetricFamily]:
-    return (MetricFamily(definition, samples[name]) for name, definition in definitions.items())
+    jobs = largest_first(running_jobs(snapshot))
+    yield from job_families(jobs, snapshot, peak_flops_per_core, label)
+    yield from host_families(jobs, snapshot, peak_flops_per_core, label)
 
 
 def _core_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: LabelTexts) -> Iterator[MetricFamily]:
-    samples: _Samples = {name: [] for name in _CORES}
+    samples: SamplesByName = {name: [] for name in _CORES}
     now = snapshot.taken_at_unix_seconds
     by_pid = {process.pid: process for process in snapshot.processes}
     of_core, of_mfu = label.named(*_CORE_LABELS), label.named(*_CORE_LABELS, "dtype")
@@ -269,10 +265,10 @@ def _core_families(snapshot: Snapshot, peak_flops_per_core: float | None, label:
             started = [c.execution_started_at_unix_seconds for c in group.cores if c.execution_started_at_unix_seconds]
             if started:
                 samples["execution_in_flight_seconds"].append((text, max(0.0, now - min(started))))
-    return _families(_CORES, samples)
+    return families_of(_CORES, samples)
 
 
-def _add_counters(samples: _Samples, group: LogicalNeuronCore, text: str) -> None:
+def _add_counters(samples: SamplesByName, group: LogicalNeuronCore, text: str) -> None:
     """Adds the counters of a logical core to the samples.
 
     Each of its physical cores counts the full busy time and all executions, but only a part of the FLOPs.
@@ -304,7 +300,7 @@ def _owner_values(process: Process) -> tuple[str | int, ...]:
 
 
 def _device_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFamily]:
-    samples: _Samples = {name: [] for name in _DEVICES}
+    samples: SamplesByName = {name: [] for name in _DEVICES}
     of_device, of_stack = label.named(_DEVICE), label.named(_DEVICE, "hbm")
     host_memory_rows = label.rows(_DEVICE, "category", last=_HOST_CATEGORY_NAMES)
     ecc_rows = label.rows(_DEVICE, "event_type", last=_ECC)
@@ -323,12 +319,12 @@ def _device_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFa
         samples["ecc_events"] += [(row, count) for row, count in counts if count is not None]
         if device.power is not None:
             samples["power_ratio"] += zip(power_rows(device.index), _read_power(device.power), strict=True)
-    return _families(_DEVICES, samples)
+    return families_of(_DEVICES, samples)
 
 
 def _health_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFamily]:
     """Returns the families of health. On simulated hosts, the families of the driver's counters have no samples."""
-    samples: _Samples = {name: [] for name in _HEALTH}
+    samples: SamplesByName = {name: [] for name in _HEALTH}
     counts: dict[str, int] = {}
     of_device, of_kind = label.named(_DEVICE), label.named(_DEVICE, "kind", "severity")
     for verdict in verdicts(snapshot):
@@ -366,10 +362,10 @@ def _health_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFa
     for fault in snapshot.injected_faults:
         text = of_fault(fault.number, fault.kind, fault.state.name.lower(), ranges_text(fault.device_indices))
         samples["injected_fault"].append((text, 1))
-    return _families(_HEALTH, samples)
+    return families_of(_HEALTH, samples)
 
 
-def _add_driver_counters(samples: _Samples, snapshot: Snapshot, label: LabelTexts) -> None:
+def _add_driver_counters(samples: SamplesByName, snapshot: Snapshot, label: LabelTexts) -> None:
     of_component = label.named(_DEVICE, "component")
     for device in snapshot.devices:
         unhealthy = device.reported_health.unhealthy_components if device.reported_health is not None else ()
@@ -396,7 +392,7 @@ def _add_driver_counters(samples: _Samples, snapshot: Snapshot, label: LabelText
 
 
 def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTexts) -> Iterator[MetricFamily]:
-    samples: _Samples = {name: [] for name in _PROCESSES}
+    samples: SamplesByName = {name: [] for name in _PROCESSES}
     # Queries get other labels of a process by a join with neurontools_process on `pid`.
     of_process, of_identity = label.named("pid"), label.named(*_OWNER, *_IDENTITY)
     host_memory_rows = label.rows("pid", "category", last=_HOST_CATEGORY_NAMES)
@@ -418,7 +414,7 @@ def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTe
         if snapshot.source is SourceKind.SIMULATED or process.models:
             samples["_models"].append((text, len(process.models)))
         samples["_reporting"].append((text, int(process.reporting)))
-    return _families(_PROCESSES, samples)
+    return families_of(_PROCESSES, samples)
 
 
 def _identity_values(process: Process) -> tuple[str | int, ...]:
@@ -441,7 +437,7 @@ def _training_families(holders: list[Process], now_seconds: float, label: LabelT
     for name, definition in _TRAINING_COUNTERS.items():
         values = [(of_process(pid), getattr(counters, f"{name}_total")) for pid, counters in counting]
         yield MetricFamily(definition, [(text, value) for text, value in values if value is not None])
-    samples: _Samples = {name: [] for name in _TRAINING}
+    samples: SamplesByName = {name: [] for name in _TRAINING}
     of_parts = label.rows("pid", "part", last=_STEP_PARTS)
     for pid, counters in counting:
         if counters.host_seconds_total is not None:
@@ -450,20 +446,20 @@ def _training_families(holders: list[Process], now_seconds: float, label: LabelT
             samples["compiling_seconds"].append((of_process(pid), counters.compiling_for_seconds(now_seconds) or 0.0))
         if (since := counters.since_last_step_seconds(now_seconds)) is not None:
             samples["seconds_since_last_step"].append((of_process(pid), since))
-    yield from _families(_TRAINING, samples)
+    yield from families_of(_TRAINING, samples)
 
 
 def _serving_families(holders: list[Process], now_seconds: float, label: LabelTexts) -> Iterator[MetricFamily]:
     """Yields the families of served models. `now_seconds` is the CLOCK_MONOTONIC time of the snapshot."""
     of_process, of_model = label.named("pid"), label.named("pid", "model")
     totals = [(process.pid, requests_total(process.served_models)) for process in holders]
-    requests: _Samples = {"requests": [(of_process(pid), total) for pid, total in totals if total is not None]}
-    yield from _families(_SERVING, requests)
+    requests: SamplesByName = {"requests": [(of_process(pid), total) for pid, total in totals if total is not None]}
+    yield from families_of(_SERVING, requests)
     served_models = [(process.pid, served) for process in holders for served in process.served_models]
     for name, definition in _SERVED_COUNTERS.items():
         values = [(of_model(pid, served.name), getattr(served, f"{name}_total")) for pid, served in served_models]
         yield MetricFamily(definition, [(text, value) for text, value in values if value is not None])
-    samples: _Samples = {name: [] for name in _SERVED}
+    samples: SamplesByName = {name: [] for name in _SERVED}
     of_percentile = label.named("pid", "model", "percentile")
     for pid, served in served_models:
         rates = served.rates or ServedModelRates()
@@ -483,16 +479,19 @@ def _serving_families(holders: list[Process], now_seconds: float, label: LabelTe
         ):
             found = [(each, getattr(latency, f"{each}_seconds", None)) for each in _SERVED_PERCENTILES]
             samples[name] += [(of_percentile(pid, served.name, p), value) for p, value in found if value is not None]
-    yield from _families(_SERVED, samples)
+    yield from families_of(_SERVED, samples)
 
 
-def job_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: LabelTexts) -> Iterator[MetricFamily]:
-    """Returns the number of jobs, and the families of jobs that have several ranks on this host or elsewhere."""
-    samples: _Samples = {name: [] for name in _JOBS}
-    found = running_jobs(snapshot)
-    samples["s"].append((label.named()(), len(found)))
-    several = [job for job in found if job.name is not None and (job.is_several or not job.is_whole)]
-    several.sort(key=lambda job: (-len(job.neuroncore_indices), job.name or ""))
+def job_families(
+    jobs: Sequence[RunningJob], snapshot: Snapshot, peak_flops_per_core: float | None, label: LabelTexts
+) -> Iterator[MetricFamily]:
+    """Returns the number of jobs, and the families of jobs that have several ranks on this host or elsewhere.
+
+    `jobs` are the jobs of the snapshot, largest first.
+    """
+    samples: SamplesByName = {name: [] for name in _JOBS}
+    samples["s"].append((label.named()(), len(jobs)))
+    several = [job for job in jobs if job.name is not None and (job.is_several or not job.is_whole)]
     of_job, of_state = label.named(*_JOB_LABELS), label.named(*_JOB_LABELS, "state")
     of_rank = label.named(*_JOB_LABELS, "rank")
     for job in several[:_MOST_JOBS]:
@@ -519,30 +518,4 @@ def job_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: L
             if recent is not None and rank.number is not None:
                 wait_seconds = recent.part_seconds[WAIT_PART]
                 samples["_rank_collective_wait_seconds"].append((of_rank(*identity, rank.number), wait_seconds))
-    return _families(_JOBS, samples)
-
-
-def _host_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[MetricFamily]:
-    text = label.named()()
-    instance = snapshot.instance
-    of_warning = label.named("warning")
-    # A changing number of seconds in a label would create a new series every second.
-    warnings = dict.fromkeys(strip_durations(warning, "some seconds") for warning in snapshot.warnings[:_MOST_WARNINGS])
-    samples: _Samples = {
-        "pod_allocation": list(_pod_allocation_samples(snapshot, label)),
-        "devices_expected": [(text, len(instance.expected_device_indices) or instance.device_count)],
-        "devices_foreign": [(text, instance.foreign_device_count)],
-        "devices": [(text, len(snapshot.devices))],
-        "warnings": [(text, len(snapshot.warnings))],
-        "warning": [(of_warning(warning), 1) for warning in warnings],
-        "snapshot_timestamp_seconds": [(text, snapshot.taken_at_unix_seconds)],
-    }
-    return _families(_HOST, samples)
-
-
-def _pod_allocation_samples(snapshot: Snapshot, label: LabelTexts) -> Iterator[Sample]:
-    for name, field in ((_DEVICE, "device_indices"), ("neuroncore", "neuroncore_indices")):
-        of_container = label.named("pod", "namespace", "container", name)
-        for allocation in snapshot.pod_allocations:
-            for index in getattr(allocation, field):
-                yield of_container(allocation.pod_name, allocation.pod_namespace, allocation.container_name, index), 1
+    return families_of(_JOBS, samples)

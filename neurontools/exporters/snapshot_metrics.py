@@ -10,7 +10,7 @@ from neurontools.exporters import aws_families as known
 from neurontools.exporters.aws_families import instance_labels
 from neurontools.exporters.exposition import FamilyDefinition, LabelTexts, MetricFamily, MetricKind, Sample, label_text
 from neurontools.exporters.monitor.metric_groups import instance_info
-from neurontools.exporters.neurontools_families import neurontools_families
+from neurontools.exporters.neurontools_families import HOST_VIEW_FAMILIES, neurontools_families
 from neurontools.model import EndedProcess, LatencyHistogram, LatencyPercentiles, Process, Snapshot, execution
 from neurontools.model.snapshot import count_key, counted_since_unix_seconds, counters_continue
 from neurontools.util.units import sum_known
@@ -21,6 +21,9 @@ EXECUTION_ERRORS = FamilyDefinition(
     MetricKind.COUNTER,
     "Errors of executions on the host by type, including ended processes",
 )
+FLEET_FAMILIES = HOST_VIEW_FAMILIES | {EXECUTION_ERRORS, known.INSTANCE_INFO}
+"""The families of the page /metrics/fleet."""
+
 _read_errors = attrgetter(*(f"{kind}_total" for kind in ERROR_TYPES))
 _ERROR_LABELS = tuple(label_text([("error_type", kind)]) for kind in ERROR_TYPES)
 _NO_ERRORS = (0,) * len(ERROR_TYPES)

@@ -19,6 +19,7 @@ from neurontools.model.jobs import (
     RunningJob,
     find_stalled_collective,
     job_activity,
+    largest_first,
     running_jobs,
 )
 from neurontools.model.process import STEP_PARTS
@@ -35,6 +36,19 @@ class DeviceCell:
     severity: int | None  # highest `Severity` of the device's findings; None if unknown
     utilization_ratio: float | None  # mean of its cores
     held_neuroncore_count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NeuronCoreUse:
+    """The use of the logical NeuronCores of a host."""
+
+    neuroncore_count: int
+    held_count: int
+    busy_count: int  # held, and used for at least BUSY_FROM_RATIO of the last period
+    free_count: int  # a core that is neither held nor free is unknown
+    utilization_ratio: float | None  # mean of the held cores
+    flops_per_second: float | None  # of the held cores
+    mfu_ratio: float | None  # of the held cores, relative to the bf16 peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,13 +297,11 @@ def summarize_host(snapshot: Snapshot, host_name: str) -> HostSummary:
 def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSummary:
     instance = snapshot.instance
     cores = logical_cores(snapshot, max(1, instance.logical_neuroncore_config))
-    found_jobs = sorted(running_jobs(snapshot), key=lambda job: (-len(job.neuroncore_indices), job.name or ""))
+    found_jobs = largest_first(running_jobs(snapshot))
     found = health.group_alike(snapshot.health.findings if snapshot.health else ())
     counts = health.count_by_severity(snapshot)
-    owned = [core for core in cores if core.is_free is False]
     peak = catalog.peak_flops_per_core(instance.instance_type)
-    flops = sum_known(core.flops_per_second for core in owned)
-    held_physical = sum(len(core.cores) for core in owned)
+    use = neuroncore_use(cores, peak)
     node = instance.ultraserver_node
     users = list(dict.fromkeys(user for job in found_jobs for user in _owners(job)))
     jobs = tuple(
@@ -329,14 +341,14 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
             )
             for finding, indices in found[:MOST_FINDINGS]
         ),
-        devices=_cells(snapshot, cores),
-        neuroncore_count=len(cores),
-        held_neuroncore_count=len(owned),
-        busy_neuroncore_count=sum((core.utilization_ratio or 0.0) >= BUSY_FROM_RATIO for core in owned),
-        free_neuroncore_count=sum(core.is_free is True for core in cores),
-        utilization_ratio=mean_known(core.utilization_ratio for core in owned),
-        flops_per_second=flops,
-        mfu_ratio=flops / (peak * held_physical) if flops is not None and peak and held_physical else None,
+        devices=device_cells(snapshot, cores),
+        neuroncore_count=use.neuroncore_count,
+        held_neuroncore_count=use.held_count,
+        busy_neuroncore_count=use.busy_count,
+        free_neuroncore_count=use.free_count,
+        utilization_ratio=use.utilization_ratio,
+        flops_per_second=use.flops_per_second,
+        mfu_ratio=use.mfu_ratio,
         device_memory_used_bytes=sum_known(core.memory.total_bytes for core in snapshot.cores),
         device_memory_bytes=sum(device.memory_bytes for device in snapshot.devices),
         process_count=sum(len(job.ranks) for job in found_jobs),
@@ -350,7 +362,23 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
     )
 
 
-def _cells(snapshot: Snapshot, cores: Sequence[LogicalNeuronCore]) -> tuple[DeviceCell, ...]:
+def neuroncore_use(cores: Sequence[LogicalNeuronCore], peak_flops_per_core: float | None) -> NeuronCoreUse:
+    """Counts the held, busy and free cores. `peak_flops_per_core` is the bf16 peak of a physical core."""
+    owned = [core for core in cores if core.is_free is False]
+    flops = sum_known(core.flops_per_second for core in owned)
+    peak_flops = (peak_flops_per_core or 0.0) * sum(len(core.cores) for core in owned)
+    return NeuronCoreUse(
+        neuroncore_count=len(cores),
+        held_count=len(owned),
+        busy_count=sum((core.utilization_ratio or 0.0) >= BUSY_FROM_RATIO for core in owned),
+        free_count=sum(core.is_free is True for core in cores),
+        utilization_ratio=mean_known(core.utilization_ratio for core in owned),
+        flops_per_second=flops,
+        mfu_ratio=flops / peak_flops if flops is not None and peak_flops else None,
+    )
+
+
+def device_cells(snapshot: Snapshot, cores: Sequence[LogicalNeuronCore]) -> tuple[DeviceCell, ...]:
     """Returns all devices, present or missing, with the highest severity of their findings."""
     on_device: dict[int, list[LogicalNeuronCore]] = {}
     for core in cores:

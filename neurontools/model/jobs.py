@@ -221,6 +221,11 @@ def running_jobs(snapshot: Snapshot) -> tuple[RunningJob, ...]:
     )
 
 
+def largest_first(jobs: Iterable[RunningJob]) -> list[RunningJob]:
+    """Sorts jobs by their number of NeuronCores, the most first, then by name."""
+    return sorted(jobs, key=lambda job: (-len(job.neuroncore_indices), job.name or ""))
+
+
 def world_size(processes: Iterable[Process]) -> int | None:
     """Returns the world size that the processes report; None if no process does, or if they disagree."""
     world_sizes = {process.job.world_size for process in processes if process.job is not None} - {None}

@@ -14,7 +14,6 @@ import pytest
 from neurontools.cli.ls.command import main as neuron_ls
 from neurontools.cli.top.command import main as neuron_top
 from neurontools.fleet.prometheus.feed import PrometheusFeed
-from neurontools.fleet.prometheus.queries import CORES, HELD
 from neurontools.fleet.states import HostLink, HostState
 from neurontools.model import Severity
 from neurontools.testing import SimulatedFleet
@@ -36,7 +35,7 @@ def fleet() -> Iterator[SimulatedFleet]:
         yield fleet
 
 
-def told(server: Prometheus, count: int = 3, *, rules: bool = True) -> tuple[HostState, ...]:
+def told(server: Prometheus, count: int = 3) -> tuple[HostState, ...]:
     """The hosts, once all are told of with their devices."""
 
     def look() -> tuple[HostState, ...] | None:
@@ -47,7 +46,7 @@ def told(server: Prometheus, count: int = 3, *, rules: bool = True) -> tuple[Hos
             assert feed.query_count <= 10
             assert feed.answered_bytes > 0 or not states
             whole = sum(state.summary is not None and bool(state.summary.devices) for state in states)
-            return states if whole == count and feed.is_recorded is rules else None
+            return states if whole == count else None
 
     return wait_until(look)
 
@@ -56,8 +55,7 @@ def run(main: Callable[[], object], server: Prometheus, *arguments: str) -> subp
     return call_main(main, "--prometheus", server.url, *arguments, COLUMNS="150")
 
 
-@pytest.mark.slow
-def test_hosts_are_told_with_our_rules_and_without_those_that_are_lost(fleet: SimulatedFleet, tmp_path: Path) -> None:
+def test_hosts_are_told_and_those_that_are_lost(fleet: SimulatedFleet, tmp_path: Path) -> None:
     with Prometheus(tmp_path, file_sd=Path(fleet.directory, "file_sd.json")) as server:
         check(told(server))
         server.answer(f"neurontools_device_health >= {Severity.WARNING.value}")
@@ -74,12 +72,6 @@ def test_hosts_are_told_with_our_rules_and_without_those_that_are_lost(fleet: Si
         (lost,) = [host for host in document["hosts"] if host["link"] == "lost"]
         assert (lost["name"], lost["trouble"]) == ("host-001", "it does not answer Prometheus")
         assert lost["neuroncore_count"] is None
-
-
-def test_hosts_are_told_without_our_rules(fleet: SimulatedFleet, tmp_path: Path) -> None:
-    with Prometheus(tmp_path, file_sd=Path(fleet.directory, "file_sd.json"), rules=False) as server:
-        check(told(server, rules=False))
-        assert "3 hosts, 3 live" in run(neuron_top, server, "--once").stdout
 
 
 def check(states: Iterable[HostState]) -> None:
@@ -99,19 +91,16 @@ def check(states: Iterable[HostState]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rules", [True, False])
-def test_users_are_asked_for_where_hosts_are_grouped_by_them(
-    start_daemon: StartDaemon, tmp_path: Path, *, rules: bool
-) -> None:
+def test_users_are_asked_for_where_hosts_are_grouped_by_them(start_daemon: StartDaemon, tmp_path: Path) -> None:
     port = free_port()
     flags = ("--simulate", "trn1.2xlarge", "--load", "steady", "--load-neuroncores", "1")
     daemon = start_daemon(*flags, "--metrics-listen", f"127.0.0.1:{port}")
-    with Prometheus(tmp_path, f"127.0.0.1:{port}", rules=rules) as server, closing(Attachment(daemon)) as job:
+    with Prometheus(tmp_path, f"127.0.0.1:{port}") as server, closing(Attachment(daemon)) as job:
         job.attach(core_count=1)
         me = next(each.user or str(each.uid) for each in daemon.snapshot().processes if not each.synthetic)
         users = sorted((me, "synth-ada"))
         wait_until(lambda: len(server.query("neurontools_process_info")) == 2)
-        wait_until(lambda: not rules or server.query(f"{HELD.rule} == 2 and {CORES.rule} == 2"))
+        wait_until(lambda: server.query("neurontools_neuroncores_held == 2 and neurontools_neuroncores == 2"))
 
         def document(*arguments: str) -> dict[str, Any]:
             found: dict[str, Any] = json.loads(run(neuron_top, server, "--json", *arguments).stdout)

@@ -29,7 +29,7 @@ def rank(number: int, job: Job, wait: float | None = 0.25) -> Process:
 
 def told(*ranks: Process) -> list[str]:
     snapshot: Snapshot = replace(snapshot_of("trn1.32xlarge", list(ranks)), taken_at_seconds=3.0)
-    text = encode_text(job_families(snapshot, None, LabelTexts())).decode()
+    text = encode_text(job_families(running_jobs(snapshot), snapshot, None, LabelTexts())).decode()
     count, *lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert count == f"neurontools_jobs {len(running_jobs(snapshot))}"
     return [line.removeprefix("neurontools_job_") for line in lines]
@@ -59,7 +59,7 @@ def test_jobs_are_counted_as_summaries_count_them_and_none_is_0() -> None:
     of_two = [rank(number, Job("process group 9")) for number in (1, 2)]
     for processes, count in (([], 0), ([alone], 1), ([alone, *of_two], 2)):
         snapshot = snapshot_of("trn1.32xlarge", processes)
-        text = encode_text(job_families(snapshot, None, LabelTexts())).decode()
+        text = encode_text(job_families(running_jobs(snapshot), snapshot, None, LabelTexts())).decode()
         assert f"\nneurontools_jobs {count}\n" in text
         assert summarize_host(snapshot, "a").job_count == count
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.fleet.prometheus import queries
+from neurontools.fleet.device_conditions import CONDITION_BASE, DEVICE_DIGITS
 from neurontools.fleet.prometheus.overview import QueryTime, read_host_states
-from neurontools.fleet.prometheus.queries import PROBE, OverviewQueries, PackedField, PackedQuery, has_rules
+from neurontools.fleet.prometheus.queries import OverviewQueries, PackedField, PackedQuery
 from neurontools.fleet.prometheus.server import (
     PrometheusAccess,
     PrometheusAnswer,
@@ -31,7 +31,7 @@ from tests.harness.secret_file import write_secret
 from tests.harness.tls_server import plain_server
 from tests.harness.waiting import HANG_SECONDS
 
-ASKED = OverviewQueries(is_recorded=True)
+ASKED = OverviewQueries()
 NOW = QueryTime(1000.0, 1.7e9)
 
 
@@ -67,7 +67,7 @@ def test_several_numbers_are_read_from_one_sample() -> None:
 @pytest.mark.parametrize("parts", [ASKED.counts, ASKED.states])
 def test_what_is_packed_is_held_exactly(parts: PackedQuery) -> None:
     assert prod(part.base for part in parts.parts) < 2**53
-    assert queries.CONDITIONS**queries.DIGITS < 2**53
+    assert CONDITION_BASE**DEVICE_DIGITS < 2**53
 
 
 def test_a_host_that_only_answers_is_live_and_all_else_unknown() -> None:
@@ -116,7 +116,7 @@ def test_all_of_a_host() -> None:
 
 def test_users_come_with_the_counts_where_they_are_asked_for() -> None:
     assert "user" not in " ".join(ASKED.texts.values())
-    asked = OverviewQueries(is_recorded=True, are_users_wanted=True)
+    asked = OverviewQueries(are_users_wanted=True)
     assert asked.texts.keys() == ASKED.texts.keys(), "they are no further query"
     busy, idle = (
         packed(ASKED.counts, neuroncore_count=4, held_neuroncore_count=held, job_count=held) for held in (2, 0)
@@ -183,15 +183,6 @@ def test_hosts_are_called_by_their_node_where_that_is_one() -> None:
     found = of(identity=tuple(sample(1, instance, **labels) for instance, labels in places.items()))
     addresses = {name: state.place.address for name, state in found.items()}
     assert addresses == {"[::1]:8000": "::1", "b:1": "b", "c:1": "c", "d": "d"}
-
-
-def test_rules_count_when_they_are_recorded_for_nearly_all() -> None:
-    rule, taken = queries.DEVICES.rule, queries.SNAPSHOT_TIMESTAMP
-    assert rule in PROBE
-    assert not has_rules({taken: 10.0})
-    assert not has_rules({})
-    assert not has_rules({taken: 10.0, rule: 5.0}), "one of two shards has them"
-    assert has_rules({taken: 10.0, rule: 9.0})
 
 
 VECTOR = {"resultType": "vector", "result": [{"metric": {"instance": "a"}, "value": [1.5, "2"]}]}

@@ -82,6 +82,11 @@ def test_a_text_is_made_once_a_snapshot(serve: Serve, port: int) -> None:
     openmetrics = scrape(port, Accept="application/openmetrics-text")[2]
     assert re.search(r"neurontools_scrape_duration_seconds \d\S*", openmetrics)
     assert "neurontools_scrapes_total 3\n" in openmetrics
+    of_fleet = scrape(port, "/metrics/fleet")[2]
+    lines = [line for line in of_fleet.splitlines() if not line.startswith("#")]
+    assert set(lines) <= set(first.splitlines())
+    assert {line.partition("{")[0].partition(" ")[0] for line in lines} > {"neurontools_neuroncores", "instance_info"}
+    assert not any(line.startswith("neurontools_neuroncore_") for line in lines), "no series of single cores"
 
 
 def test_an_address_that_is_taken_is_told(serve: Serve, port: int) -> None:

@@ -15,7 +15,7 @@ from neurond.system.lifecycle import turns
 from neurontools import catalog
 from neurontools.exporters.exposition import Exposition, FamilyDefinition, MetricFamily, MetricKind, label_text
 from neurontools.exporters.process_families import process_families
-from neurontools.exporters.snapshot_metrics import HostErrorTotals, SnapshotMetrics
+from neurontools.exporters.snapshot_metrics import FLEET_FAMILIES, HostErrorTotals, SnapshotMetrics
 from neurontools.model import Snapshot
 from neurontools.net.http_site import CompressibleDocument
 
@@ -46,6 +46,9 @@ NETWORK_OPEN_CONNECTIONS = FamilyDefinition(
 )
 
 
+_Form = tuple[bool, bool]  # whether the text is OpenMetrics, and whether it has only the families for fleets
+
+
 class DaemonMetrics:
     """Renders the Prometheus metrics of the latest snapshot. Belongs to the event loop's thread."""
 
@@ -59,8 +62,8 @@ class DaemonMetrics:
         self._errors = HostErrorTotals(started_at_unix_seconds)
         self._before: Snapshot | None = None
         self._latest: Snapshot | None = None
-        self._texts: dict[bool, tuple[int, CompressibleDocument]] = {}
-        self._expositions = {kind: Exposition(openmetrics=kind) for kind in (False, True)}
+        self._texts: dict[_Form, tuple[int, CompressibleDocument]] = {}
+        self._expositions: dict[_Form, Exposition] = {}
         self._scrapes = 0
         self._duration_seconds: float | None = None
         self.others: list[Callable[[], Iterable[MetricFamily]]] = []  # functions that return further metric families
@@ -70,14 +73,22 @@ class DaemonMetrics:
         self._before, self._latest = self._latest, snapshot
         self._errors.add_snapshot(snapshot)
 
-    def text(self, *, openmetrics: bool) -> CompressibleDocument:
-        """Returns the metrics as Prometheus or OpenMetrics text, rendered once per snapshot."""
+    def text(self, *, openmetrics: bool, fleet_only: bool = False) -> CompressibleDocument:
+        """Returns the metrics as Prometheus or OpenMetrics text, rendered once per snapshot.
+
+        With `fleet_only`, only those that a view of many hosts and the alert rules read.
+        """
         snapshot = self._store.latest.snapshot
-        cached = self._texts.get(openmetrics)
+        form = (openmetrics, fleet_only)
+        cached = self._texts.get(form)
         if cached is None or cached[0] != snapshot.sequence:
             started = time.perf_counter()
-            text = self._expositions[openmetrics].document(self._families(snapshot))
-            cached = self._texts[openmetrics] = (snapshot.sequence, text)
+            exposition = self._expositions.setdefault(form, Exposition(openmetrics=openmetrics))
+            families = self._families(snapshot)
+            if fleet_only:
+                families = (family for family in families if family.definition in FLEET_FAMILIES)
+            text = exposition.document(families)
+            cached = self._texts[form] = (snapshot.sequence, text)
             self._duration_seconds = time.perf_counter() - started
         self._scrapes += 1
         return cached[1]
@@ -140,7 +151,7 @@ class Exporters:
         if self._settings.metrics_listen is not None:
             from neurond.exports.metrics_pages import MetricsPages
 
-            self._pages = MetricsPages(self._settings, self._metrics, self._store)
+            self._pages = MetricsPages(self._settings, self._metrics.text, self._store)
             await self._pages.listen(self._settings.metrics_listen)
         if self._settings.otlp_endpoint is not None:
             from neurond.exports.otlp import OtlpSender

@@ -1,15 +1,16 @@
-"""The HTTP listener: /metrics, / for probes, and the pages for browsers."""
+"""The HTTP listener: /metrics, /metrics/fleet, / for probes, and the pages for browsers."""
 
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from neurond.access import metrics_access, request_guard
 from neurond.settings import Settings
 from neurond.snapshots.store import SnapshotStore
 from neurond.system.lifecycle import raise_file_limit
-from neurontools.exporters.exposition import Exporter, metrics_page
+from neurontools.exporters.exposition import MetricsText, metrics_page
 from neurontools.net.acceptor import listen_address
 from neurontools.net.http_server import HttpLimits, HttpServer
 from neurontools.net.http_site import HttpPage, HttpRequest, HttpResponse, Site, refusal
@@ -24,12 +25,18 @@ _log = logging.getLogger(__name__)
 class MetricsPages:
     """Serves metrics, and pages for browsers if enabled. Belongs to the event loop's thread.
 
+    `metrics` also takes the keyword argument `fleet_only`.
+
     Raises UserError for an invalid certificate or token file.
     """
 
-    def __init__(self, settings: Settings, metrics: Exporter, store: SnapshotStore) -> None:
+    def __init__(self, settings: Settings, metrics: MetricsText, store: SnapshotStore) -> None:
         self.access = metrics_access(settings)
-        pages = {"/metrics": HttpPage(metrics_page(metrics)), "/": HttpPage(_front, is_open=True, is_probe=True)}
+        pages = {
+            "/": HttpPage(_front, is_open=True, is_probe=True),
+            "/metrics": HttpPage(metrics_page(metrics)),
+            "/metrics/fleet": HttpPage(metrics_page(partial(metrics, fleet_only=True))),
+        }
         self._web: DaemonPages | None = None
         if settings.web:
             from neurond.web import DaemonPages

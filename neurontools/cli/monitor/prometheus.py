@@ -102,7 +102,7 @@ def _serve(exposed: RecordExposition, address: str, port: int) -> None:
     """Starts the HTTP server in a daemon thread, which serves until the process ends."""
     icon = HttpPage(lambda _: HttpResponse(b"", "image/x-icon"), is_open=True)
     # Serves metrics at every path except /favicon.ico, as AWS's tool does.
-    site = Site({"/favicon.ico": icon}, HttpPage(metrics_page(exposed), is_open=True), HttpAccess())
+    site = Site({"/favicon.ico": icon}, HttpPage(metrics_page(exposed.text), is_open=True), HttpAccess())
     most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="http", daemon=True).start()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from neurontools.fleet.feed import DirectFeed, FleetFeed
 from neurontools.fleet.jobs import FleetJob
 from neurontools.fleet.prometheus.overview import QueryTime, read_host_states, read_job_count, read_jobs
-from neurontools.fleet.prometheus.queries import MEANINGS, MOST_JOBS, PROBE, OverviewQueries, has_job_rules, has_rules
+from neurontools.fleet.prometheus.queries import MEANINGS, MOST_JOBS, PROBE, OverviewQueries
 from neurontools.fleet.prometheus.server import (
     PrometheusAccess,
     PrometheusAnswer,
@@ -29,7 +29,6 @@ USUAL_INTERVAL_SECONDS = 15.0  # the usual scrape interval of Prometheus
 _QUERY_SECONDS = 20.0
 _WHOLE_SECONDS = 60.0
 _PROBED_FOR_SECONDS = 300.0
-_MANY_HOSTS = 200
 _MOST_NOTES = 4
 _STOP_SECONDS, _REACH_SECONDS = 2.0, 20.0
 
@@ -45,8 +44,7 @@ class PrometheusFeed(FleetFeed):
         self._jobs: tuple[FleetJob, ...] = ()
         self._notes: tuple[str, ...] = ()
         self._is_settled = False
-        self.is_recorded = False  # whether Prometheus has our recording rules, as of the latest probe
-        self._are_jobs_recorded = False
+        self.are_jobs_recorded = False  # whether Prometheus has our recording rules for jobs, as of the latest probe
         self._probed_at = float("-inf")
         self._is_closing = threading.Event()
         self._is_urgent = threading.Event()  # set to request a refresh before the interval is over
@@ -141,8 +139,7 @@ class PrometheusFeed(FleetFeed):
         try:
             self._probe(deadline, notes)
             overview_queries = OverviewQueries(
-                is_recorded=self.is_recorded,
-                are_jobs_recorded=self._are_jobs_recorded,
+                are_jobs_recorded=self.are_jobs_recorded,
                 are_users_wanted=self._are_users_wanted,
             )
             self.query_texts = overview_queries.texts
@@ -173,8 +170,6 @@ class PrometheusFeed(FleetFeed):
             notes[f"of {count} jobs the {MOST_JOBS} that are worst or largest are shown"] = None
         if not self._states:
             notes["Prometheus has no series of neurond; has it been told to scrape the hosts? See FLEET.md"] = None
-        elif not self.is_recorded and len(self._states) >= _MANY_HOSTS:
-            notes["Prometheus does not record the rules of neuron.rules.yml, without which this costs it more"] = None
         self._notes = tuple(notes)[:_MOST_NOTES]
 
     def _probe(self, deadline: float, notes: dict[str, None]) -> None:
@@ -188,8 +183,7 @@ class PrometheusFeed(FleetFeed):
         except PrometheusProblem as problem:
             notes[f"Prometheus did not say whether it records our rules: {problem}"] = None
             return
-        counts = {each.labels.get("__name__", ""): each.value for each in answer.samples}
-        self.is_recorded, self._are_jobs_recorded = has_rules(counts), has_job_rules(counts)
+        self.are_jobs_recorded = any(sample.value > 0 for sample in answer.samples)
         self._probed_at = time.monotonic()
 
     def _query(self, text: str, deadline: float) -> PrometheusAnswer:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from statistics import median
 
+from neurontools.fleet.device_conditions import decode_conditions
 from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.jobs import FleetJob, SlowFleetRank, StepSeconds
 from neurontools.fleet.prometheus import queries
 from neurontools.fleet.prometheus.queries import DOWN, FULL_RATIO, SAMPLE_OF, OverviewQueries
 from neurontools.fleet.prometheus.server import PrometheusSample
 from neurontools.fleet.states import HostLink, HostState
-from neurontools.fleet.summary import MOST_FINDINGS, DeviceCell, HostSummary, SummaryFinding
+from neurontools.fleet.summary import MOST_FINDINGS, HostSummary, SummaryFinding
 from neurontools.model import Severity, SourceKind
 from neurontools.model.jobs import JobState
 from neurontools.util.terminal import excerpt
@@ -163,7 +164,7 @@ def _summary(
         warning_count=(states["warning"] or 0) if is_judged else 0,
         notice_count=(states["notice"] or 0) if is_judged else 0,
         findings=findings if is_judged else (),
-        devices=_devices(value("devices"), is_judged=is_judged),
+        devices=decode_conditions(value("devices"), is_judged=is_judged),
         utilization_ratio=_ratio(states["utilization"]),
         flops_per_second=None,
         mfu_ratio=_ratio(states["mfu"]),
@@ -228,31 +229,6 @@ def _indices(text: str) -> tuple[int, ...]:
         if first.isdecimal() and (not dash or last.isdecimal()) and len(part) < 8:
             found += range(int(first), min(int(last) if dash else int(first), int(first) + 64) + 1)
     return tuple(found[:64])
-
-
-def _devices(value: float, *, is_judged: bool) -> tuple[DeviceCell, ...]:
-    """Decodes the devices of a host from their condition digits; empty if unknown."""
-    if not math.isfinite(value) or not 0 < value < 2**53:
-        return ()
-    rest, index = int(value), -1
-    cells: list[DeviceCell] = []
-    while rest:
-        rest, condition = divmod(rest, queries.CONDITIONS)
-        severity = {queries.WARNING: Severity.WARNING, queries.CRITICAL: Severity.CRITICAL}.get(condition)
-        well = Severity.OK if is_judged else None
-        index += 1
-        if not condition:
-            continue
-        cells.append(
-            DeviceCell(
-                index=index,
-                is_present=True,
-                severity=severity if severity is not None else well,
-                utilization_ratio=0.0 if condition == queries.IDLE else queries.THIRDS.get(condition),
-                held_neuroncore_count=0 if condition == queries.FREE_DEVICE else None,
-            )
-        )
-    return tuple(cells)
 
 
 def shown_label(text: str) -> str:

@@ -1,9 +1,11 @@
-"""PromQL queries for hosts and jobs. They use recording rules if Prometheus has them, otherwise the metrics.
+"""PromQL queries for hosts and jobs.
 
-The rules are in deploy/prometheus/neuron.rules.yml, and their expressions are those of this module. Each query returns
-the values of all hosts. A sample costs about 85 bytes of JSON, whatever its value. So several small integers share one
-sample, as digits of one number below 2**53 (`PackedQuery`). The highest value of a digit means unknown. A job on
-several hosts is identified by its run, a job on one host by the host and the job's name.
+neurond exports the numbers of its host (`exporters.host_families`), so no query reads the series of cores. Jobs on
+several hosts use recording rules if Prometheus has them, otherwise the metrics. The rules are in
+deploy/prometheus/neuron.rules.yml, and their expressions are those of this module. Each query returns the values of all
+hosts. A sample costs about 85 bytes of JSON, whatever its value. So several small integers share one sample, as digits
+of one number below 2**53 (`PackedQuery`). The highest value of a digit means unknown. A job on several hosts is
+identified by its run, a job on one host by the host and the job's name.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 
-from neurontools.fleet.summary import BUSY_FROM_RATIO
 from neurontools.model.jobs import LEAST_RATIO, JobState
 
 SNAPSHOT_TIMESTAMP = "neurontools_snapshot_timestamp_seconds"
@@ -20,93 +21,11 @@ SNAPSHOT_TIMESTAMP = "neurontools_snapshot_timestamp_seconds"
 
 
 @dataclass(frozen=True, slots=True)
-class PrometheusQuantity:
-    """A value for each host: the name of its recording rule, and the expression that the rule records."""
+class RecordedQuantity:
+    """A value for each run: the name of its recording rule, and the expression that the rule records."""
 
     rule: str
     expression: str
-
-
-_HELD = "neurontools_neuroncore_held"
-_UTILIZATION = "neurontools_neuroncore_utilization_ratio"
-_ON_CORE = "on (instance, neuroncore)"
-_BY_DEVICE = "by (instance, neuron_device_index)"
-
-CORES = PrometheusQuantity(
-    "instance:neuroncores:count",
-    f"count by (instance) ({_HELD} or {_UTILIZATION} or neurontools_neuroncore_executions_total)",
-)
-HELD = PrometheusQuantity("instance:neuroncores_held:count", f"sum by (instance) ({_HELD})")
-FREE = PrometheusQuantity("instance:neuroncores_free:count", f"sum by (instance) ({_HELD} == bool 0)")
-BUSY = PrometheusQuantity(
-    "instance:neuroncores_busy:count",
-    f"sum by (instance) (({_UTILIZATION} >= bool {BUSY_FROM_RATIO}) * {_ON_CORE} {_HELD})",
-)
-HELD_UTILIZATION = PrometheusQuantity(
-    "instance:neuroncore_held_utilization:avg",
-    f"avg by (instance) ({_UTILIZATION} and {_ON_CORE} ({_HELD} == 1))",
-)
-MFU = PrometheusQuantity(
-    "instance:neuroncore_mfu:avg",
-    f"avg by (instance) (neurontools_neuroncore_mfu_ratio and {_ON_CORE} ({_HELD} == 1))",
-)
-STEPS = PrometheusQuantity(
-    "instance:neuron_steps:rate5m", "max by (instance) (rate(neurontools_process_steps_total[5m]))"
-)
-REQUESTS = PrometheusQuantity(
-    "instance:neuron_requests:rate5m", "sum by (instance) (rate(neurontools_process_requests_total[5m]))"
-)
-
-
-def _findings(chosen: str = "") -> str:
-    found = f"neurontools_finding_seconds{chosen}"
-    return f"count by (instance, severity) (group by (instance, severity, finding, job_name) ({found}))"
-
-
-FINDINGS = PrometheusQuantity("instance_severity:neuron_findings:count", _findings())
-
-
-def findings_of(severity: str, *, is_recorded: bool) -> str:
-    """Returns the query for the number of findings of one severity on each host.
-
-    A host without such findings has no sample.
-    """
-    chosen = f'{{severity="{severity}"}}'
-    return f"{FINDINGS.rule}{chosen}" if is_recorded else _findings(chosen)
-
-
-UNKNOWN, FREE_DEVICE, IDLE, WARNING, CRITICAL = 1, 2, 3, 7, 8
-THIRDS = {4: 0.333, 5: 0.667, 6: 1.0}
-"""Device conditions, one digit each, 0 for no device. The digits between idle and warning are the load in thirds."""
-CONDITIONS, DIGITS = 9, 16
-"""The base of condition digits, and the number of digits that one sample holds exactly: 16, the most devices of a host.
-"""
-
-
-def _condition(chosen: str = "") -> str:
-    """Returns the expression for the condition digit of each device. `chosen` is a label matcher for devices."""
-    busy = f"avg {_BY_DEVICE} ({_UTILIZATION}{chosen})"
-    return (
-        f"5 + (max {_BY_DEVICE} (neurontools_device_health{chosen}) >= {WARNING - 5})"
-        f" or {FREE_DEVICE} + (max {_BY_DEVICE} ({_HELD}{chosen}) == 0)"
-        f" or {IDLE} + ({busy} >= bool {BUSY_FROM_RATIO}) * clamp_min(round(3 * {busy}), 1)"
-        f" or {UNKNOWN} + 0 * max {_BY_DEVICE} (neurontools_device_memory_bytes{chosen})"
-    )
-
-
-def _packed(of_index: list[str]) -> str:
-    """Returns the expression that packs the conditions of a host's devices; device 0 is the lowest digit."""
-    return f"sum by (instance) ({' or '.join(f'{CONDITIONS**at} * {text}' for at, text in enumerate(of_index))})"
-
-
-_CHOSEN = [f'{{neuron_device_index="{index}"}}' for index in range(DIGITS)]
-DEVICE = PrometheusQuantity("instance_device:neuron_condition:code", _condition())
-DEVICES = PrometheusQuantity(
-    "instance:neuron_devices:conditions", _packed([f"{DEVICE.rule}{chosen}" for chosen in _CHOSEN])
-)
-DEVICES_UNRECORDED = _packed([f"({_condition(chosen)})" for chosen in _CHOSEN])
-
-HOST_RULES = (CORES, HELD, FREE, BUSY, HELD_UTILIZATION, STEPS, REQUESTS, FINDINGS, DEVICE, DEVICES)
 
 
 MOST_JOBS = 50
@@ -137,9 +56,9 @@ class JobQuantity:
     build_expression: Callable[[str, str], str]
 
     @property
-    def of_runs(self) -> PrometheusQuantity:
+    def of_runs(self) -> RecordedQuantity:
         """The rule and the expression for jobs on several hosts."""
-        return PrometheusQuantity(self.rule, self.build_expression(_RUN, _OF_RUNS))
+        return RecordedQuantity(self.rule, self.build_expression(_RUN, _OF_RUNS))
 
     @property
     def of_alone(self) -> str:
@@ -195,7 +114,7 @@ JOB_QUANTITIES = {
 """Maps values of the label SAMPLE_OF to quantities. The value of `severity` is a number of `Severity`."""
 
 _WAIT = f"neurontools_job_rank_collective_wait_seconds{{{_OF_RUNS}}}"
-LEAST_WAIT = PrometheusQuantity("run:neuron_rank_wait:least", f"min by (run_id) ({_WAIT})")
+LEAST_WAIT = RecordedQuantity("run:neuron_rank_wait:least", f"min by (run_id) ({_WAIT})")
 
 
 def _gain(least: str, world_size: str) -> str:
@@ -218,8 +137,8 @@ def _slow(least: str, gain: str) -> str:
 
 
 _WORLD_SIZE = JOB_QUANTITIES["world_size"].of_runs
-GAIN = PrometheusQuantity("run:neuron_slow_rank_gain:ratio", _gain(LEAST_WAIT.rule, _WORLD_SIZE.rule))
-SLOW = PrometheusQuantity("run_rank:neuron_slow_rank_gain:ratio", _slow(LEAST_WAIT.rule, GAIN.rule))
+GAIN = RecordedQuantity("run:neuron_slow_rank_gain:ratio", _gain(LEAST_WAIT.rule, _WORLD_SIZE.rule))
+SLOW = RecordedQuantity("run_rank:neuron_slow_rank_gain:ratio", _slow(LEAST_WAIT.rule, GAIN.rule))
 _SLOW_UNRECORDED = _slow(
     f"({LEAST_WAIT.expression})", f"({_gain(f'({LEAST_WAIT.expression})', f'({_WORLD_SIZE.expression})')})"
 )
@@ -273,7 +192,6 @@ FULL_RATIO = 1000
 _CORES = 600  # more cores than any host has: 64 devices of 8 cores are 512
 _EACH_HOST = f"group by (instance) ({SNAPSHOT_TIMESTAMP})"
 _SEVERITIES = ("critical", "warning", "notice")
-_RECORDED_FROM = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,19 +237,8 @@ class PackedQuery:
         return found
 
 
-PROBE = f'count by (__name__) ({{__name__=~"{SNAPSHOT_TIMESTAMP}|{DEVICES.rule}|{PROBED}"}})'
-"""Counts the hosts, the hosts with recorded rules, and the runs with recorded rules."""
-
-
-def has_rules(counts: dict[str, float]) -> bool:
-    """Whether Prometheus has our recording rules for at least nine tenths of the hosts, by the result of PROBE."""
-    recorded = counts.get(DEVICES.rule, 0.0)
-    return recorded > 0 and recorded >= _RECORDED_FROM * counts.get(SNAPSHOT_TIMESTAMP, 0.0)
-
-
-def has_job_rules(counts: dict[str, float]) -> bool:
-    """Whether Prometheus has our recording rules for jobs, from the result of PROBE. False if no job runs."""
-    return counts.get(PROBED, 0.0) > 0
+PROBE = f'count({{__name__="{PROBED}"}})'
+"""Counts the runs with recorded rules."""
 
 
 MEANINGS = {
@@ -348,43 +255,44 @@ MEANINGS = {
 """The purpose of each query, for messages."""
 
 
+_COUNTS = PackedQuery(
+    PackedField("neuroncore_count", _CORES, "neurontools_neuroncores"),
+    PackedField("held_neuroncore_count", _CORES, "neurontools_neuroncores_held"),
+    PackedField("busy_neuroncore_count", _CORES, "neurontools_neuroncores_busy"),
+    PackedField("free_neuroncore_count", _CORES, "neurontools_neuroncores_free"),
+    PackedField("job_count", _CORES, "neurontools_jobs"),
+    PackedField("problem_count", 100, "neurontools_warnings"),
+)
+
+
+def _thousandths(metric: str) -> str:
+    return f"round({FULL_RATIO} * clamp_min({metric}, 0))"
+
+
+_STATES = PackedQuery(
+    PackedField("utilization", 10_000, _thousandths("neurontools_held_utilization_ratio")),
+    PackedField("mfu", 10_000, _thousandths("neurontools_held_mfu_ratio")),
+    PackedField("severity", 10, "neurontools_health"),
+    *(PackedField(severity, 100, f'neurontools_findings{{severity="{severity}"}}') for severity in _SEVERITIES),
+)
+_RATES = " or ".join(
+    f'label_replace(max by (instance) (neurontools_{name}_per_second), "{SAMPLE_OF}", "{name}", "instance", ".*")'
+    for name in ("steps", "requests")
+)
+
+
 class OverviewQueries:
-    """The queries of one refresh, with or without recording rules."""
+    """The queries of one refresh, with or without recording rules for jobs."""
 
-    def __init__(self, *, is_recorded: bool, are_jobs_recorded: bool = False, are_users_wanted: bool = False) -> None:
-        def expression(quantity: PrometheusQuantity) -> str:
-            return quantity.rule if is_recorded else quantity.expression
+    counts, states = _COUNTS, _STATES
 
-        def thousandths(quantity: PrometheusQuantity) -> str:
-            return f"round({FULL_RATIO} * clamp_min({expression(quantity)}, 0))"
-
-        self.counts = PackedQuery(
-            PackedField("neuroncore_count", _CORES, expression(CORES)),
-            PackedField("held_neuroncore_count", _CORES, expression(HELD)),
-            PackedField("busy_neuroncore_count", _CORES, expression(BUSY)),
-            PackedField("free_neuroncore_count", _CORES, expression(FREE)),
-            PackedField("job_count", _CORES, "neurontools_jobs"),
-            PackedField("problem_count", 100, "neurontools_warnings"),
-        )
-        self.states = PackedQuery(
-            PackedField("utilization", 10_000, thousandths(HELD_UTILIZATION)),
-            PackedField("mfu", 10_000, thousandths(MFU)),
-            PackedField("severity", 10, "neurontools_health"),
-            *(
-                PackedField(severity, 100, f"{findings_of(severity, is_recorded=is_recorded)}")
-                for severity in _SEVERITIES
-            ),
-        )
-        devices = DEVICES.rule if is_recorded else DEVICES_UNRECORDED
+    def __init__(self, *, are_jobs_recorded: bool = False, are_users_wanted: bool = False) -> None:
         self.texts = {
             "identity": _IDENTITY,
             "counts": _by_user(self.counts.query) if are_users_wanted else self.counts.query,
             "states": self.states.query,
-            "devices": f"max by (instance) ({devices})",
-            "rates": " or ".join(
-                f'label_replace(max by (instance) ({expression(quantity)}), "{SAMPLE_OF}", "{name}", "instance", ".*")'
-                for name, quantity in (("steps", STEPS), ("requests", REQUESTS))
-            ),
+            "devices": "max by (instance) (neurontools_device_conditions)",
+            "rates": _RATES,
             "findings": _FINDINGS,
             "lost": _LOST,
             "clocks": _CLOCKS,
