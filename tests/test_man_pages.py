@@ -23,6 +23,7 @@ PAGES = {
     "neuron-monitor.1": "neurontools.cli.monitor.command",
     "neuron-monitor-prometheus.1": "neurontools.cli.monitor.prometheus",
     "neuron-fault.1": "neurontools.cli.fault.command",
+    "neuron-diag.1": "neurontools.cli.diag.command",
     "neuron-top.1": "neurontools.cli.top.command",
     "neuron-healthcheck.8": "neurontools.cli.healthcheck.command",
     "neuron-fleet-sim.1": "neurond.fleet.command",

@@ -39,6 +39,10 @@ def imported(*command: object) -> set[str]:
             {"enum", "functools", "inspect", "re", "typing", "signal", "neurontools.model.snapshot", "subprocess"}
             | LIBRARIES,
         ),
+        (
+            ("scripts/neuron-diag", "--socket", "@"),
+            {"inspect", "typing", "neurontools.model.snapshot", "neurontools.catalog", "subprocess"} | LIBRARIES,
+        ),
         (("-m", "neurontools.cli.profile.command", "show", "%"), LIBRARIES),
     ],
 )

@@ -22,16 +22,13 @@ from typing import Any
 from neurontools import catalog
 from neurontools.cli.doctor.checks import (
     AWS_PACKAGES,
-    KNOWN_VARIABLES,
-    CheckResult,
-    DoctorContext,
     first_snapshot,
-    relevant_variables,
     report_json,
     report_text,
     required_packages,
 )
 from neurontools.cli.doctor.known_texts import VERSION, KnownTexts
+from neurontools.diagnose.host_checks import KNOWN_VARIABLES, CheckContext, CheckResult, relevant_variables
 from neurontools.driver import environment
 from neurontools.driver.devices import list_device_directories
 from neurontools.driver.kernel_log import (
@@ -54,7 +51,7 @@ _MOST_RECORD_BYTES = 8192
 _ABOUT_US = re.compile(r"neuron|\bnd\d", re.IGNORECASE)
 
 
-def bundle_contents(checks: Sequence[CheckResult], place: DoctorContext) -> dict[str, str]:
+def bundle_contents(checks: Sequence[CheckResult], place: CheckContext) -> dict[str, str]:
     """Returns the text of each file of the bundle, by file name. It contains no text of users, processes or jobs."""
     known = KnownTexts(catalog.names())
     public = [replace(check, result=known.public(check.result), action=known.public(check.action)) for check in checks]
@@ -144,7 +141,7 @@ _PUBLIC_VALUES = {
 }
 
 
-def _known_variables(place: DoctorContext, known: KnownTexts) -> str:
+def _known_variables(place: CheckContext, known: KnownTexts) -> str:
     """Returns the variables of the runtime. Keeps known names, and values that only a number or a level can have."""
     lines = []
     for name, _ in relevant_variables(place):
@@ -155,7 +152,7 @@ def _known_variables(place: DoctorContext, known: KnownTexts) -> str:
     return "".join(lines)
 
 
-def _driver_tree(place: DoctorContext, known: KnownTexts) -> str:
+def _driver_tree(place: CheckContext, known: KnownTexts) -> str:
     """Returns the file names, without contents, in the sysfs directory of the first device.
 
     In the kernel's own sysfs all names are the driver's. In another tree, only the known names are kept.
@@ -188,7 +185,7 @@ def _is_kernel_sysfs(path: str) -> bool:
         return False
 
 
-def _kernel_log_excerpt(place: DoctorContext) -> str:
+def _kernel_log_excerpt(place: CheckContext) -> str:
     """Returns the events in the latest kernel messages about Neuron devices, if this user may read them."""
     lines: list[str] = []
     with contextlib.suppress(OSError):

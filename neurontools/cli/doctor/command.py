@@ -6,7 +6,7 @@ import os
 import sys
 
 from neurontools.cli.doctor import bundle
-from neurontools.cli.doctor.checks import CheckLevel, DoctorContext, report_json, report_text, run_examinations
+from neurontools.cli.doctor.checks import report_json, report_text, run_examinations
 from neurontools.cli.line import (
     FILES,
     INFORMATION_OPTIONS,
@@ -15,6 +15,7 @@ from neurontools.cli.line import (
     parse_options,
     print_information,
 )
+from neurontools.diagnose.host_checks import CheckContext, CheckLevel
 from neurontools.driver.environment import Roots
 from neurontools.rpc import socket_path
 from neurontools.util.command_lifecycle import run_command, write_text
@@ -62,7 +63,7 @@ def _run(arguments: list[str]) -> int:
     exclude_each_other(given, "bundle", "json-output")
     if "yes" in given and "bundle" not in given:
         raise UserError("--yes needs --bundle", EXIT_USAGE)
-    place = DoctorContext(os.environ, Roots.from_environment(os.environ), given.get("socket"))
+    place = CheckContext(os.environ, Roots.from_environment(os.environ), given.get("socket"))
     socket_path.configured_socket(place.socket, place.environment)  # raises UserError for an invalid socket path
     checks = run_examinations(place)
     if "bundle" in given:

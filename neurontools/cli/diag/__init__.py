@@ -1,0 +1,1 @@
+"""`neuron-diag`: tests devices and links before a job."""

@@ -1,0 +1,251 @@
+"""`neuron-diag`: tests whether the Neuron devices of this host are good enough for a job.
+
+Level 1 runs before each job of a cluster, so it must start fast, as `neuron-healthcheck` does.
+"""
+
+import os
+import sys
+from contextlib import ExitStack
+from time import monotonic, time
+
+from neurontools.cli.daemon.connection import ask_or_start_daemon
+from neurontools.cli.line import (
+    FILES,
+    INFORMATION_OPTIONS,
+    INSTANCE_TYPES,
+    DeviceSelection,
+    Option,
+    exclude_each_other,
+    parse_options,
+    print_information,
+    seconds_option,
+    whole_option,
+)
+from neurontools.util import light_imports
+from neurontools.util.command_lifecycle import run_command, write_text
+from neurontools.util.errors import EXIT_USAGE, UserError
+
+TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
+
+    from neurontools.diagnose.host_state import HostState
+    from neurontools.diagnose.results import DiagReport, TestResult
+    from neurontools.diagnose.table import DiagTest
+
+OPTIONS = (
+    Option("level", "how much to test; default: 1, which executes nothing on a device", short="r", value="N"),
+    Option("test", "only these tests, of any level", value="NAMES", joins=True),
+    Option("device", "only these devices: indices, ranges or PCI addresses", short="d", value="LIST", joins=True),
+    Option("timeout", "when to give up; default: 30", value="SECONDS"),
+    Option("json", "print the report as JSON", short="j"),
+    Option("textfile", "also write metrics to this file, for the node exporter", value="FILE", completes=FILES),
+    Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
+    Option("simulate", "test a simulated instance of this type", value="TYPE", completes=INSTANCE_TYPES),
+    Option("list-tests", "print the tests, their levels and the faults that they find", ends=True),
+    Option("json-schema", "print the JSON Schema of the report", ends=True),
+    *INFORMATION_OPTIONS,
+)
+USAGE = "neuron-diag [--level N] [--test NAMES] [--device LIST] [options]"
+SUMMARY = "Tests whether the Neuron devices of this host are good enough for a job."
+NOTES = """\
+Level 1 takes a second. It judges what the driver, the monitor daemon (neurond) and the environment say.
+A pass is a statement on these tests only. On a simulated host, it says nothing about hardware.
+
+Environment:
+  NEURONTOOLS_SOCKET    as --socket
+  NEURONTOOLS_SIMULATE  as --simulate
+"""
+EXIT_CODES = (
+    (0, "no test failed; warnings are possible"),
+    (1, "a test failed: the host is not good enough"),
+    (2, "a test could not run, so the health is unknown, or an option is invalid"),
+    (70, "a defect of the command"),
+    (130, "interrupted"),
+)
+
+_COMMAND = "neuron-diag"
+_TIMEOUT_SECONDS = 30.0
+_LONGEST_TIMEOUT_SECONDS = 86_400.0
+_PROVES_SIMULATED = "The host is simulated: a pass proves that the tests work, and nothing about hardware."
+_PROVES_LEVEL_1 = "Nothing was executed: a pass proves that the driver and neurond report no problem."
+
+
+class DiagTimeout(Exception):
+    """The tests took longer than --timeout."""
+
+
+def main() -> None:
+    run_command(_COMMAND, _run_diag)
+
+
+def _run_diag(arguments: list[str]) -> int:
+    try:
+        given = parse_options(OPTIONS, arguments)
+        if print_information(_COMMAND, sys.modules[__name__], given) or _print_tables(given):
+            return 0
+        light_imports.install_dataclasses()
+        with light_imports.LightEnum():
+            from neurontools.diagnose import host_state, level1  # noqa: F401
+        return _Run(given).run()
+    except UserError as error:
+        # Exit code 1 means that a test failed, so an error needs another code.
+        raise UserError(str(error), EXIT_USAGE) from error
+
+
+def _print_tables(given: dict[str, str]) -> bool:
+    if "json-schema" in given:
+        from neurontools.cli.line import schema_text
+        from neurontools.diagnose.document import DiagDocument
+
+        write_text(schema_text(DiagDocument, "neuron-diag --json"))
+    elif "list-tests" in given:
+        from neurontools.diagnose.table import table_text
+
+        write_text(table_text())
+    else:
+        return False
+    return True
+
+
+class _Run:
+    """One run of the command. Raises UserError for invalid options."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        from neurontools.diagnose.table import LEVELS
+
+        exclude_each_other(given, "simulate", "socket")
+        self._given = given
+        self._level = whole_option(given, "level", LEVELS[0], LEVELS[0], LEVELS[-1])
+        self._tests = _named_tests(given, self._level)
+        self._selection = DeviceSelection(given.get("device", ""))
+        self._timeout_seconds = seconds_option(given, "timeout", _TIMEOUT_SECONDS, 0.1, _LONGEST_TIMEOUT_SECONDS)
+        self._results: list[TestResult] = []
+        self._state: HostState | None = None
+        if given.get("textfile", "x").endswith("/"):
+            raise UserError("--textfile: give the name of a file, not of a directory", EXIT_USAGE)
+
+    def run(self) -> int:
+        """Runs the tests, prints the report and returns the exit code."""
+        from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found]
+
+        from neurontools.diagnose.results import Outcome, TestResult, report_document, report_metrics, report_text
+
+        began, began_at_unix_seconds = monotonic(), time()
+        signal(SIGALRM, _raise_timeout)
+        setitimer(ITIMER_REAL, self._timeout_seconds)
+        try:
+            with ExitStack() as stack:
+                self._run_tests(stack)
+        except DiagTimeout:
+            reason, action = f"not done within {self._timeout_seconds:g} s", "give more seconds with --timeout"
+            done = {result.test for result in self._results}
+            self._results += [
+                TestResult(test.name, Outcome.NOT_RUN, reason, action) for test in self._tests if test.name not in done
+            ]
+        finally:
+            setitimer(ITIMER_REAL, 0)
+        report = self._report(began_at_unix_seconds, monotonic() - began)
+        if "textfile" in self._given:
+            _write_textfile(self._given["textfile"], report_metrics(report))
+        if "json" in self._given:
+            from neurontools.util.formats import json_text
+
+            write_text(json_text(report_document(report), indent=2) + "\n")
+        else:
+            write_text(report_text(report))
+        return report.exit_code
+
+    def _run_tests(self, stack: ExitStack) -> None:
+        from neurontools.diagnose.host_checks import CheckContext
+        from neurontools.diagnose.level1 import run_host_tests
+        from neurontools.diagnose.results import Outcome, TestResult
+        from neurontools.driver.environment import Roots
+        from neurontools.rpc.ask import NoDaemon, TimedOut
+
+        try:
+            state = self._state = ask_or_start_daemon(self._read_state, self._given, stack)
+        except (NoDaemon, TimedOut) as error:
+            self._results += [TestResult(test.name, Outcome.NOT_RUN, str(error)) for test in self._tests]
+            return
+        indices = self._selected_devices(state)
+        context = CheckContext(os.environ, Roots.from_environment(os.environ), state.socket_path)
+        for result in run_host_tests(state, context, [test.name for test in self._tests], indices):
+            self._results.append(result)
+
+    def _read_state(self, path: str) -> "HostState":
+        """Returns the state from the daemon at this socket. Raises NoDaemon or TimedOut if none answers there."""
+        from neurontools.diagnose.host_state import METHOD, read_host_state
+        from neurontools.rpc.ask import ask
+
+        reply = ask(path, METHOD, b"", self._timeout_seconds)
+        try:
+            return read_host_state(path, reply, time())
+        except ValueError:
+            raise UserError(f"the reply of unix:{path} holds no snapshot; is something else listening there?") from None
+
+    def _selected_devices(self, state: "HostState") -> list[int]:
+        """Returns the devices to test: those of --device, else all. Raises UserError for a device that is not here."""
+        known = sorted({*state.expected_indices, *state.devices})
+        if "device" not in self._given:
+            return known
+        chosen = sorted({*self._selection.indices, *self._selection.bdf_indices(state.index_by_bdf)})
+        for index in chosen:
+            if index not in known:
+                raise UserError(f"--device: this host has no device {index}; it has {len(known)} devices", EXIT_USAGE)
+        return chosen
+
+    def _report(self, began_at_unix_seconds: float, seconds: float) -> "DiagReport":
+        from neurontools.diagnose.results import DiagReport
+
+        state = self._state
+        return DiagReport(
+            level=self._level,
+            instance_type=None if state is None else state.instance_type,
+            is_simulated=None if state is None else state.is_simulated,
+            device_count=None if state is None else len(state.expected_indices),
+            began_at_unix_seconds=began_at_unix_seconds,
+            seconds=seconds,
+            stack="none: nothing was executed on a device",
+            proves=_PROVES_SIMULATED if state is not None and state.is_simulated else _PROVES_LEVEL_1,
+            results=tuple(self._results),
+        )
+
+
+def _named_tests(given: dict[str, str], level: int) -> tuple["DiagTest", ...]:
+    from neurontools.diagnose.table import TEST_NAMES, select_tests
+
+    names = [name.strip() for name in given.get("test", "").split(",") if name.strip()]
+    for name in names:
+        if name not in TEST_NAMES:
+            from neurontools.util.terminal import error_excerpt
+
+            raise UserError(
+                f"--test: {error_excerpt(name)} is none of the tests {', '.join(TEST_NAMES)}; give one", EXIT_USAGE
+            )
+    return select_tests(level, names)
+
+
+def _write_textfile(path: str, text: str) -> None:
+    """Replaces the file atomically, because the node exporter may read it at any time."""
+    from neurontools.util.directory import Directory
+
+    directory_path, _, name = path.rpartition("/")
+    try:
+        with Directory.open(directory_path or ("/" if path.startswith("/") else ".")) as directory:
+            directory.replace(name, text.encode())
+    except OSError as error:
+        from neurontools.util.terminal import error_excerpt
+
+        raise UserError(
+            f"--textfile {error_excerpt(path)}: {error.strerror}; give a file that can be written"
+        ) from error
+
+
+def _raise_timeout(_number: int, _frame: "FrameType | None") -> "NoReturn":
+    raise DiagTimeout
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Tests whether devices and links are good enough for a job: the tests, their results and the workload."""

@@ -1,0 +1,202 @@
+"""Results of neuron-diag: outcomes, the report as text, JSON and metrics, and the exit code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from neurontools.util.errors import EXIT_USAGE
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import counted, ranges_text
+from neurontools.util.version import __version__
+
+TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from neurontools.diagnose.document import DiagDocument
+
+EXIT_TEST_FAILED = 1  # the code of neuron-healthcheck for an unhealthy host
+EXIT_NOT_KNOWN = EXIT_USAGE  # its code for unknown health, and for invalid options
+
+
+class Outcome(StrEnum):
+    """Outcome of one test on one device."""
+
+    PASS = "pass"  # noqa: S105 - no password
+    WARN = "warn"  # works, but somebody should look
+    FAIL = "fail"
+    SKIP = "skip"  # does not apply here, or others hold the core
+    NOT_RUN = "could not run"
+
+
+@dataclass(frozen=True, slots=True)
+class TestResult:
+    """Outcome of a test on the host, a device or a core.
+
+    `expected` is the value that `measured` is compared with, and `source` says where it comes from. Both numbers have
+    the unit `unit`.
+    """
+
+    __test__ = False  # pytest collects classes of this name
+
+    test: str
+    outcome: Outcome
+    reason: str
+    action: str = ""
+    device_index: int | None = None
+    neuroncore_index: int | None = None
+    measured: float | None = None
+    expected: float | None = None
+    unit: str = ""
+    source: str = ""
+    injected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DiagReport:
+    """All results of one run. `stack` names the software that computed, and `proves` says what a pass proves."""
+
+    level: int
+    instance_type: str | None
+    is_simulated: bool | None
+    device_count: int | None
+    began_at_unix_seconds: float
+    seconds: float
+    stack: str
+    proves: str
+    results: tuple[TestResult, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if no test failed, EXIT_TEST_FAILED if one did, else EXIT_NOT_KNOWN if one could not run."""
+        outcomes = {result.outcome for result in self.results}
+        if Outcome.FAIL in outcomes:
+            return EXIT_TEST_FAILED
+        return EXIT_NOT_KNOWN if Outcome.NOT_RUN in outcomes or Outcome.PASS not in outcomes else 0
+
+    @property
+    def summary(self) -> str:
+        """One sentence without a full stop: "2 of 30 tests failed: counters on device 3"."""
+        failed = [result for result in self.results if result.outcome is Outcome.FAIL]
+        parts = []
+        if failed:
+            first = failed[0]
+            more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+            parts.append(f"{counted(len(failed), 'test')} failed: {first.test}{_on(first)}{more}")
+        for outcome, text in (
+            (Outcome.NOT_RUN, "could not run"),
+            (Outcome.WARN, "passed with a warning"),
+            (Outcome.PASS, "passed"),
+            (Outcome.SKIP, "skipped"),
+        ):
+            count = sum(result.outcome is outcome for result in self.results)
+            if count:
+                parts.append(f"{count} {text}")
+        return ", ".join(parts) or "no test ran"
+
+
+def report_text(report: DiagReport) -> str:
+    """Returns the report as text. Equal results of several devices are one line."""
+    lines = [f"neuron-diag {__version__}, level {report.level}: {_host_text(report)}"]
+    rows = [
+        (result.test, str(result.outcome), _place_text(devices, cores), result)
+        for result, devices, cores in _grouped(report.results)
+    ]
+    widths = [max((len(row[column]) for row in rows), default=0) + 2 for column in range(3)]  # type: ignore[arg-type]
+    for test, outcome, place, result in rows:
+        mark = " [injected]" if result.injected else ""
+        lines.append(
+            f"{test:<{widths[0]}}{outcome:<{widths[1]}}{place:<{widths[2]}}{escape_controls(result.reason)}{mark}"
+        )
+        if result.action:
+            lines.append(f"{'':<{sum(widths)}}do: {escape_controls(result.action)}")
+    return "\n".join((*lines, report.summary, report.proves, ""))
+
+
+def report_document(report: DiagReport) -> DiagDocument:
+    """Returns the report as a JSON object, with one result for each test and device or core."""
+    return {
+        "version": __version__,
+        "level": report.level,
+        "instance_type": report.instance_type,
+        "simulated": report.is_simulated,
+        "devices": report.device_count,
+        "began_at_unix_seconds": report.began_at_unix_seconds,
+        "seconds": round(report.seconds, 3),
+        "stack": report.stack,
+        "proves": report.proves,
+        "exit_code": report.exit_code,
+        "summary": report.summary,
+        "results": [
+            {
+                "test": result.test,
+                "outcome": str(result.outcome),
+                "device_index": result.device_index,
+                "neuroncore_index": result.neuroncore_index,
+                "reason": result.reason,
+                "action": result.action or None,
+                "measured": result.measured,
+                "expected": result.expected,
+                "unit": result.unit or None,
+                "source": result.source or None,
+                "injected": result.injected,
+            }
+            for result in report.results
+        ],
+    }
+
+
+def report_metrics(report: DiagReport) -> str:
+    """Returns the report for the textfile collector of Prometheus' node exporter."""
+    ended_at_unix_seconds = report.began_at_unix_seconds + report.seconds
+    counts = {outcome: sum(result.outcome is outcome for result in report.results) for outcome in Outcome}
+    lines = [
+        "# HELP neurontools_diag_results Results of the latest neuron-diag run, by outcome.",
+        "# TYPE neurontools_diag_results gauge",
+        *(
+            f'neurontools_diag_results{{level="{report.level}",outcome="{outcome.replace(" ", "_")}"}} {count}'
+            for outcome, count in counts.items()
+        ),
+        "# HELP neurontools_diag_exit_code Exit code of the latest neuron-diag run: 0 passed, 1 failed, 2 not known.",
+        "# TYPE neurontools_diag_exit_code gauge",
+        f'neurontools_diag_exit_code{{level="{report.level}"}} {report.exit_code}',
+        "# HELP neurontools_diag_end_time_seconds Unix time at which the latest neuron-diag run ended.",
+        "# TYPE neurontools_diag_end_time_seconds gauge",
+        f'neurontools_diag_end_time_seconds{{level="{report.level}"}} {ended_at_unix_seconds:.3f}',
+    ]
+    return "\n".join((*lines, ""))
+
+
+def _grouped(results: Iterable[TestResult]) -> list[tuple[TestResult, tuple[int, ...], tuple[int, ...]]]:
+    """Groups results that differ only in their place. Returns the first of each group, its devices and cores."""
+    groups: dict[tuple[object, ...], tuple[TestResult, list[int], list[int]]] = {}
+    for result in results:
+        key = (result.test, result.outcome, result.reason, result.action, result.injected)
+        _, devices, cores = groups.setdefault(key, (result, [], []))
+        if result.device_index is not None:
+            devices.append(result.device_index)
+        if result.neuroncore_index is not None:
+            cores.append(result.neuroncore_index)
+    return [
+        (first, tuple(sorted(set(devices))), tuple(sorted(set(cores)))) for first, devices, cores in groups.values()
+    ]
+
+
+def _place_text(devices: Sequence[int], cores: Sequence[int]) -> str:
+    if cores:
+        return f"core{'s' if len(cores) > 1 else ''} {ranges_text(cores)}"
+    return f"device{'s' if len(devices) > 1 else ''} {ranges_text(devices)}" if devices else "host"
+
+
+def _on(result: TestResult) -> str:
+    if result.neuroncore_index is not None:
+        return f" on core {result.neuroncore_index}"
+    return "" if result.device_index is None else f" on device {result.device_index}"
+
+
+def _host_text(report: DiagReport) -> str:
+    if report.instance_type is None:
+        return "no Neuron devices are known"
+    simulated = ", simulated" if report.is_simulated else ""
+    return f"{report.instance_type}{simulated}, {counted(report.device_count or 0, 'device')}"

@@ -1,0 +1,65 @@
+"""Table of the tests of neuron-diag: levels, and the kinds of injected faults that each test finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class DiagTest:
+    """One test: its name, the lowest level that runs it, and a summary that completes "checks that …".
+
+    `finds` are the names of the kinds of neuron-fault for which the test fails or warns.
+    """
+
+    name: str
+    level: int
+    summary: str
+    finds: tuple[str, ...] = ()
+
+
+TESTS = (
+    DiagTest("daemon", 1, "a monitor daemon of this version answers with a recent snapshot"),
+    DiagTest("driver", 1, "the driver shows every device on the PCI bus, and the user may open the device files"),
+    DiagTest("variables", 1, "the environment variables of the Neuron runtime are valid"),
+    DiagTest("network", 1, "the EFA adapters of the instance type have their driver"),
+    DiagTest("devices", 1, "each device of the instance is there, with its NeuronLinks", ("device-lost",)),
+    DiagTest(
+        "counters",
+        1,
+        "no error counter, failed reset or unhealthy part of a device stands against it",
+        (
+            "sram-uncorrectable",
+            "hbm-uncorrectable",
+            "hbm-repairable",
+            "ecc-corrected",
+            "link-down",
+            "part-unhealthy",
+        ),
+    ),
+    DiagTest("kernel-log", 1, "the kernel log has no hardware error and no failed reset of a device"),
+    DiagTest("memory", 1, "a device that no process holds has free HBM"),
+    DiagTest("processes", 1, "no process on the device hangs, fails or is slow"),
+)
+TEST_NAMES = tuple(test.name for test in TESTS)
+LEVELS = tuple(sorted({test.level for test in TESTS}))
+
+
+def select_tests(level: int, names: Sequence[str] = ()) -> tuple[DiagTest, ...]:
+    """Returns the tests of a level and below. With `names`, returns these tests of any level."""
+    return tuple(test for test in TESTS if (test.name in names if names else test.level <= level))
+
+
+def table_text() -> str:
+    """Returns the tests as text, one line for each: level, name, summary, and the faults that it finds."""
+    width = max(map(len, TEST_NAMES)) + 2
+    lines = []
+    for test in TESTS:
+        lines.append(f"{test.level}  {test.name:<{width}}{test.summary}")
+        if test.finds:
+            lines.append(f"{'':<{width + 3}}finds {', '.join(test.finds)}")
+    return "\n".join((*lines, ""))

@@ -1,0 +1,115 @@
+"""neuron-diag, level 1: outcomes and exit codes, the documents, and the faults that it finds without an execution."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from neurontools.diagnose.document import DiagDocument
+from neurontools.diagnose.results import Outcome
+from neurontools.diagnose.table import TESTS
+from neurontools.faults.kinds import KINDS
+from neurontools.faults.requests import FaultRequest
+from neurontools.rpc import fault_calls
+from neurontools.testing import DriverTree
+from tests.harness.command import RunCommand, calls
+from tests.harness.paths import ROOT
+from tests.harness.running_daemon import RunningDaemon
+from tests.harness.waiting import wait_until
+
+
+@pytest.fixture
+def diag(clean_environment: dict[str, str]) -> RunCommand:
+    """Calls the command in this process."""
+    return calls("neuron-diag", clean_environment)
+
+
+def outcomes(document: dict[str, Any], test: str) -> dict[int | None, str]:
+    """Outcome of a test by device."""
+    return {each["device_index"]: each["outcome"] for each in document["results"] if each["test"] == test}
+
+
+def report_of(diag: RunCommand, *arguments: str, **environment: str) -> dict[str, Any]:
+    done = diag(*arguments, "--json", **environment)
+    document = TypeAdapter(DiagDocument).validate_json(done.stdout)
+    assert document["exit_code"] == done.returncode
+    return dict(document)
+
+
+def test_a_healthy_host_passes_and_says_what_that_proves(
+    diag: RunCommand, shared_daemon: RunningDaemon, tmp_path: Path
+) -> None:
+    done = diag("--socket", shared_daemon.socket, "--textfile", str(tmp_path / "diag.prom"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("neuron-diag 0.1.0, level 1: trn1.32xlarge, simulated, 16 devices\n")
+    assert re.search(r"^devices +pass +devices 0-15 +is there", done.stdout, re.MULTILINE)
+    assert "nothing about hardware" in done.stdout.splitlines()[-1]
+    document = report_of(diag, "--socket", shared_daemon.socket)
+    ran = {each["test"] for each in document["results"]}
+    assert ran == {test.name for test in TESTS if test.level == 1}
+    assert outcomes(document, "devices") == dict.fromkeys(range(16), "pass")
+    metrics = (tmp_path / "diag.prom").read_text()
+    assert 'neurontools_diag_results{level="1",outcome="fail"} 0' in metrics
+    assert 'neurontools_diag_exit_code{level="1"} 0' in metrics
+    schema = json.loads(diag("--json-schema").stdout)
+    assert schema["required"] == list(document)
+
+
+def test_each_fault_that_needs_no_execution_fails_the_test_that_claims_it(diag: RunCommand, start_daemon: Any) -> None:
+    daemon = start_daemon("--simulate", "trn2.48xlarge", "--interval", "0.05")  # has parts whose health is reported
+    for test in TESTS:
+        for kind in test.finds if test.level == 1 else ():
+            fault_calls.inject(daemon.socket, [FaultRequest(kind, device_index=3)])
+            wait_until(lambda: any(finding.injected for finding in daemon.findings()))
+            document = report_of(diag, "--socket", daemon.socket)
+            assert document["exit_code"] == 1, kind
+            assert outcomes(document, test.name)[3] == "fail", kind
+            assert outcomes(document, test.name)[2] == "pass", kind
+            failed = [each for each in document["results"] if each["outcome"] == Outcome.FAIL]
+            assert all(each["injected"] and each["action"] for each in failed), kind
+            assert report_of(diag, "--socket", daemon.socket, "--device", "4-5")["exit_code"] == 0, kind
+            fault_calls.heal(daemon.socket)
+            wait_until(lambda: not daemon.findings())
+    assert report_of(diag, "--socket", daemon.socket)["exit_code"] == 0
+
+
+def test_the_manual_has_every_test_with_its_level_and_its_faults(diag: RunCommand) -> None:
+    page = (ROOT / "man/neuron-diag.1").read_text("utf-8")
+    rows = re.findall(r"^\.It Cm ([\w-]+) Ta (\d) Ta ?(.*)$", page, re.MULTILINE)
+    assert rows == [(test.name, str(test.level), ", ".join(test.finds)) for test in TESTS]
+    listed = diag("--list-tests").stdout
+    assert all(test.name in listed and test.summary in listed for test in TESTS)
+    assert {kind for test in TESTS for kind in test.finds} <= KINDS.keys()
+
+
+def test_a_driver_tree_is_judged_by_the_checks_of_the_doctor_without_a_daemon(
+    diag: RunCommand, tree: DriverTree
+) -> None:
+    document = report_of(diag, "--test", "driver,devices,memory", **tree.environment)
+    assert (document["instance_type"], document["simulated"]) == ("trn1.2xlarge", False)
+    assert "Nothing was executed" in document["proves"]
+    (driver, *_) = [each for each in document["results"] if each["test"] == "driver"]
+    assert driver["reason"].startswith("Neuron driver 2.")
+    assert outcomes(document, "devices") == {0: "pass"}
+
+
+def test_a_host_whose_health_is_unknown_never_looks_sick(
+    diag: RunCommand, empty_host: dict[str, str], tmp_path: Path, shared_daemon: RunningDaemon
+) -> None:
+    document = report_of(diag, "--test", "devices", **empty_host)
+    assert (document["exit_code"], outcomes(document, "devices")) == (2, {None: "could not run"})
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "n.sock"))
+        silent.listen()
+        document = report_of(diag, "--timeout", "0.2", "--socket", str(tmp_path / "n.sock"))
+    assert document["exit_code"] == 2
+    assert {each["outcome"] for each in document["results"]} == {"could not run"}
+    done = diag("--socket", shared_daemon.socket, "--textfile", str(tmp_path / "none" / "a.prom"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "No such file or directory; give a file that can be written" in done.stderr
