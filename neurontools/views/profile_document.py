@@ -17,7 +17,7 @@ from neurontools.profile.analysis.memory import MemoryPeak
 from neurontools.profile.analysis.operators import GraphUse, OperatorUse
 from neurontools.profile.analysis.report import RankReport
 from neurontools.profile.analysis.steps import NS_PER_SECOND, SlowStep, TimeSplit
-from neurontools.profile.analysis.verdict import Bound, find_verdict, phase_seconds
+from neurontools.profile.analysis.verdict import Bound, find_verdict
 from neurontools.profile.definitions import ENGINE_NAMES, Phase
 from neurontools.util.formats import copy_fields, csv_line, foreign_cell, json_text
 
@@ -224,7 +224,7 @@ def profile_document(report: RunReport) -> ProfileDocument:
         waited_for_rank=None if straggler is None else straggler.number,
         verdict=_verdict_part(report),
         split=_split_part(report.split),
-        seconds_by_phase=_named_seconds(phase_seconds(report)),
+        seconds_by_phase=_named_seconds(report.seconds_by_phase),
         ranks=tuple(map(_rank_part, report.ranks)),
         modules=tuple(ModulePart(use.name or None, _named_seconds(use.seconds), use.flops) for use in report.modules),
         operators=tuple(map(_operator_part, report.operators)),

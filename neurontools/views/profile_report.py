@@ -20,7 +20,7 @@ from neurontools.profile.analysis.operators import (
 )
 from neurontools.profile.analysis.report import CollectiveUse, RankReport
 from neurontools.profile.analysis.steps import SlowStep
-from neurontools.profile.analysis.verdict import find_verdict, phase_seconds
+from neurontools.profile.analysis.verdict import find_verdict
 from neurontools.profile.definitions import ENGINE_NAMES, Phase
 from neurontools.util.terminal import escape_controls
 from neurontools.util.units import (
@@ -186,7 +186,7 @@ def step_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
     lines += [labelled("slow step", [(_slow_text(each), "text")], width) for each in _slow_steps(report)]
     lines.append(labelled("NeuronCores", [(_core_use_text(report), "text")], width))
     engines = {ENGINE_NAMES[engine]: seconds for engine, seconds in seconds_by_engine(report.operators).items()}
-    phases = {phase.value: seconds for phase, seconds in phase_seconds(report).items()}
+    phases = {phase.value: seconds for phase, seconds in report.seconds_by_phase.items()}
     for label, parts, remark in (("phases", phases, ""), ("engines", engines, " (inferred from operators' names)")):
         whole = sum(parts.values())
         if whole:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -32,27 +33,6 @@ class OperatorUse:
     def main_result(self) -> str:
         """The result layout on which executions spent the most time."""
         return max(self.results, key=self.results.__getitem__, default="")
-
-
-def operator_uses(profiles: Sequence[Profile]) -> tuple[OperatorUse, ...]:
-    """Sums the executions of operators by line of the script; the longest total time comes first."""
-    found: dict[tuple[str, Engine, SourceLine | None, bool], OperatorUse] = {}
-    for number, profile in enumerate(profiles):
-        for operator, count, total_ns, longest_ns in executed_operators(profile):
-            place = script_line(profile.stack(operator.stack))
-            key = (operator.name, operator.engine, place, operator.is_backward)
-            use = found.get(key)
-            if use is None:
-                use = found[key] = OperatorUse(*key, seconds_by_rank=[0.0] * len(profiles))
-            seconds = total_ns / NS_PER_SECOND
-            use.count += count
-            use.seconds += seconds
-            use.longest_seconds = max(use.longest_seconds, longest_ns / NS_PER_SECOND)
-            use.flops += count * operator.flops
-            use.bytes += count * operator.bytes
-            use.results[operator.result] = use.results.get(operator.result, 0.0) + seconds
-            use.seconds_by_rank[number] += seconds
-    return tuple(sorted(found.values(), key=lambda use: (-use.seconds, use.name, str(use.place))))
 
 
 def executed_operators(profile: Profile) -> Iterator[tuple[OperatorDefinition, int, int, int]]:
@@ -97,15 +77,44 @@ class ModuleUse:
         return sum(self.seconds.values())
 
 
-def module_uses(profiles: Sequence[Profile]) -> tuple[ModuleUse, ...]:
-    """Sums the executions of operators by module; the longest total time comes first."""
-    found: dict[str, ModuleUse] = {}
-    for profile in profiles:
-        for operator, count, total_ns, _ in executed_operators(profile):
-            use = found.setdefault(operator.scope, ModuleUse(operator.scope))
-            use.seconds[operator.phase] = use.seconds.get(operator.phase, 0.0) + total_ns / NS_PER_SECOND
+@dataclass(frozen=True, slots=True)
+class OperatorSums:
+    """All executions of operators by all ranks, summed by line, by module and by phase; the longest come first."""
+
+    operators: tuple[OperatorUse, ...]
+    modules: tuple[ModuleUse, ...]
+    ns_by_phase: dict[Phase, Counter[SourceLine | None]]  # nanoseconds by line of the script; None if unknown
+
+
+def sum_operators(profiles: Sequence[Profile]) -> OperatorSums:
+    """Sums the executions of operators, in one pass over the profiles."""
+    uses: dict[tuple[str, Engine, SourceLine | None, bool], OperatorUse] = {}
+    modules: dict[str, ModuleUse] = {}
+    phases: dict[Phase, Counter[SourceLine | None]] = {}
+    for number, profile in enumerate(profiles):
+        for operator, count, total_ns, longest_ns in executed_operators(profile):
+            place = script_line(profile.stack(operator.stack))
+            key = (operator.name, operator.engine, place, operator.is_backward)
+            use = uses.get(key)
+            if use is None:
+                use = uses[key] = OperatorUse(*key, seconds_by_rank=[0.0] * len(profiles))
+            seconds = total_ns / NS_PER_SECOND
+            use.count += count
+            use.seconds += seconds
+            use.longest_seconds = max(use.longest_seconds, longest_ns / NS_PER_SECOND)
             use.flops += count * operator.flops
-    return tuple(sorted(found.values(), key=lambda use: (-use.total_seconds, use.name)))
+            use.bytes += count * operator.bytes
+            use.results[operator.result] = use.results.get(operator.result, 0.0) + seconds
+            use.seconds_by_rank[number] += seconds
+            module = modules.setdefault(operator.scope, ModuleUse(operator.scope))
+            module.seconds[operator.phase] = module.seconds.get(operator.phase, 0.0) + seconds
+            module.flops += count * operator.flops
+            phases.setdefault(operator.phase, Counter())[place] += total_ns
+    return OperatorSums(
+        operators=tuple(sorted(uses.values(), key=lambda use: (-use.seconds, use.name, str(use.place)))),
+        modules=tuple(sorted(modules.values(), key=lambda use: (-use.total_seconds, use.name))),
+        ns_by_phase=dict(sorted(phases.items(), key=lambda each: -each[1].total())),
+    )
 
 
 @dataclass(slots=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from neurontools import catalog
-from neurontools.profile import ColumnTable, Engine, Profile, SpanKind, TrainingStep
+from neurontools.profile import ColumnTable, Engine, Profile, SourceLine, SpanKind, TrainingStep
 from neurontools.profile.analysis.memory import MemoryPeak, find_peak
 from neurontools.profile.analysis.operators import (
     GraphUse,
@@ -14,8 +15,7 @@ from neurontools.profile.analysis.operators import (
     OperatorUse,
     executed_operators,
     graph_uses,
-    module_uses,
-    operator_uses,
+    sum_operators,
 )
 from neurontools.profile.analysis.steps import (
     NS_PER_SECOND,
@@ -29,6 +29,7 @@ from neurontools.profile.analysis.steps import (
     steady_steps,
     step_times,
 )
+from neurontools.profile.definitions import Phase
 
 _LEAST_WAIT_RATIO = 0.1  # a straggler waits less than the median rank by at least this share of the time
 _SLOWEST_STEPS = 3
@@ -137,6 +138,7 @@ class RunReport:
     split: TimeSplit  # sum over all ranks
     operators: tuple[OperatorUse, ...]  # the longest first
     modules: tuple[ModuleUse, ...]  # the longest first
+    line_ns_by_phase: dict[Phase, Counter[SourceLine | None]]  # nanoseconds of operators by phase and line
     graphs: tuple[GraphUse, ...]  # graphs in the order of their first steps
     collectives: tuple[CollectiveUse, ...]  # the longest first
 
@@ -164,6 +166,12 @@ class RunReport:
         return sum(rates) if len(rates) == len(self.ranks) else None
 
     @property
+    def seconds_by_phase(self) -> dict[Phase, float]:
+        """The device time of all operators by phase, longest first. Collectives include the wait for ranks."""
+        totals = {phase: lines.total() / NS_PER_SECOND for phase, lines in self.line_ns_by_phase.items()}
+        return {phase: seconds for phase, seconds in totals.items() if seconds > 0}
+
+    @property
     def split_steps(self) -> int:
         """The number of steps that `split` covers, summed over all ranks; 1 if no rank has steps."""
         return max(1, sum(len(rank.steps) for rank in self.ranks))
@@ -189,11 +197,13 @@ class RunReport:
 def build_report(profiles: Sequence[Profile]) -> RunReport:
     """Builds the report on a run from the profiles of its workers, at least one."""
     ranks = tuple(map(_rank, profiles))
+    sums = sum_operators(profiles)
     return RunReport(
         ranks=ranks,
         split=add_splits(rank.split for rank in ranks),
-        operators=operator_uses(profiles),
-        modules=module_uses(profiles),
+        operators=sums.operators,
+        modules=sums.modules,
+        line_ns_by_phase=sums.ns_by_phase,
         graphs=graph_uses(profiles),
         collectives=sum_collectives(profiles),
     )

@@ -9,7 +9,6 @@ from enum import StrEnum
 from statistics import median
 
 from neurontools.profile import Profile, SourceLine, SpanKind
-from neurontools.profile.analysis.operators import executed_operators
 from neurontools.profile.analysis.report import RankReport, RunReport
 from neurontools.profile.analysis.steps import NS_PER_SECOND, TimeSplit
 from neurontools.profile.definitions import Phase, script_line
@@ -50,7 +49,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProfileVerdict:
     """The causes in descending order of their time, and the kind of work that takes most of it."""
 
     bound: Bound
@@ -58,7 +57,7 @@ class Verdict:
     causes: tuple[Cause, ...]
 
 
-def find_verdict(report: RunReport) -> Verdict | None:
+def find_verdict(report: RunReport) -> ProfileVerdict | None:
     """Derives the verdict from a report. Returns None if the profile covers no time."""
     if report.split.total_seconds <= 0:
         return None
@@ -68,16 +67,7 @@ def find_verdict(report: RunReport) -> Verdict | None:
         shares[cause.bound] += cause.ratio
     bound = max(shares, key=shares.__getitem__)
     shown = tuple(cause for cause in found if cause.ratio >= LEAST_CAUSE_RATIO or cause.next_step)
-    return Verdict(bound, shares[bound], shown)
-
-
-def phase_seconds(report: RunReport) -> dict[Phase, float]:
-    """Sums the device time of all operators by phase, the longest first. Collectives include the wait for ranks."""
-    found: dict[Phase, float] = {}
-    for module in report.modules:
-        for phase, seconds in module.seconds.items():
-            found[phase] = found.get(phase, 0.0) + seconds
-    return dict(sorted(((phase, time) for phase, time in found.items() if time > 0), key=lambda each: -each[1]))
+    return ProfileVerdict(bound, shares[bound], shown)
 
 
 def _causes(report: RunReport) -> Iterator[Cause]:
@@ -157,11 +147,7 @@ def _executed_phases(report: RunReport) -> Iterator[tuple[Phase | None, float, S
     Divides the execution time of the steps in proportion to the operators of the whole profile. The phase is None if
     no operator has a time.
     """
-    by_phase: dict[Phase, Counter[SourceLine | None]] = {}
-    for profile in report.profiles:
-        for operator, _, total_ns, _ in executed_operators(profile):
-            by_phase.setdefault(operator.phase, Counter())[script_line(profile.stack(operator.stack))] += total_ns
-    totals_ns = {phase: lines.total() for phase, lines in by_phase.items()}
+    totals_ns = {phase: lines.total() for phase, lines in report.line_ns_by_phase.items()}
     if Phase.COLLECTIVES in totals_ns:
         waited_ns = sum(sum(profile.steps.column("collective_ns")) for profile in report.profiles)
         totals_ns[Phase.COLLECTIVES] = max(0, totals_ns[Phase.COLLECTIVES] - waited_ns)
@@ -170,7 +156,8 @@ def _executed_phases(report: RunReport) -> Iterator[tuple[Phase | None, float, S
         yield None, report.split.compute_seconds, None
         return
     for phase, total_ns in totals_ns.items():
-        yield phase, report.split.compute_seconds * total_ns / whole_ns, by_phase[phase].most_common(1)[0][0]
+        line, _ = report.line_ns_by_phase[phase].most_common(1)[0]
+        yield phase, report.split.compute_seconds * total_ns / whole_ns, line
 
 
 def _longest_line(profiles: Sequence[Profile], kind: SpanKind) -> SourceLine | None:
