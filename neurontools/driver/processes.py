@@ -119,6 +119,14 @@ def read_boot_time(proc: str) -> float | None:
     return None
 
 
+def read_run_delay_seconds() -> float | None:
+    """Reads how long the main thread of this process was ready to run, but waited for a CPU. None if unreadable."""
+    try:
+        return int(read_bytes("/proc/self/schedstat").split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 MAX_PROCESSES = 65_536
 MAX_DESCRIPTORS = 65_536
 

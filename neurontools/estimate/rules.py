@@ -42,7 +42,7 @@ _OUTSIDE_LOOP_LEAST_SECONDS = 30.0  # time that imports and loading a model can 
 
 
 def _recompile(facts: RunFacts) -> Advice | None:
-    """Applies if one line causes at least three new graphs, and more than one per 50 steps.
+    """Applies if one line makes at least three new graphs, and more than one per 50 steps.
 
     The threshold tolerates the few graphs that evaluations add.
     """
@@ -374,8 +374,12 @@ def _checkpoint_cost(facts: RunFacts) -> Advice | None:
 
 
 def _outside_loop(facts: RunFacts) -> Advice | None:
-    """Applies if at least half of the run, and at least 30 s, is before the first training step or after the last."""
-    wall, training = facts.counter("wall_seconds"), facts.counter("training_seconds")
+    """Applies if at least half of the run, and at least 30 s, is before the first training step or after the last.
+
+    Omits the time for which the process waited for a CPU that other processes used.
+    """
+    training = facts.counter("training_seconds")
+    wall = facts.counter("wall_seconds") - facts.counter("start_run_delay_seconds")
     outside = wall - training
     if not training or outside < max(_OUTSIDE_LOOP_RATIO * wall, _OUTSIDE_LOOP_LEAST_SECONDS):
         return None

@@ -155,6 +155,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("outside-loop", "", {"wall_seconds": 59.0, "training_seconds": 30.0}),
     ("outside-loop", "", {"wall_seconds": 200.0, "training_seconds": 101.0}),
     ("outside-loop", "", {"wall_seconds": 200.0, "training_seconds": None}),
+    ("outside-loop", "", {"wall_seconds": 90.0, "training_seconds": 30.0, "start_run_delay_seconds": 31.0}),
     ("outside-loop", "before the first step or after", {"wall_seconds": 60.0, "training_seconds": 30.0}),
     ("nan", "", {"numerical_errors_total": 0}),
     ("nan", "1 executions had NaN", {"numerical_errors_total": 1}),

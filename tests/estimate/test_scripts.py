@@ -21,8 +21,8 @@ optimizer.add_param_group({'params': [bias]})
 kept = []
 for number, (value, target) in enumerate(pl.MpDeviceLoader(DataLoader(data, batch_size=4), device)):  # memory-growth
     bias.grad = torch.ones(4)
-    loss = step(value.repeat(number + 1, 1) / 0 * 0, target.repeat(number + 1))
-    print(loss.item())  # host-read recompile
+    loss = step(value.repeat(number + 1, 1) / 0 * 0, target.repeat(number + 1))  # recompile
+    print(loss.item())  # host-read
     torch.nonzero(value > 0)  # fallback
     kept.append(value.sum() * torch.ones(1 << 18, device=device))
     optimizer.zero_grad(set_to_none=True)

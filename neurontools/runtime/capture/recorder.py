@@ -121,7 +121,7 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
             if outs or isinstance(error, NeedsResize):
                 return eager.run_resizing(operator, arguments, keywords)
             return eager.run_eager(operator, arguments, keywords, core)
-        if ring.is_on:
+        if ring.is_on or ring.traced_steps:
             core.pending.origins[len(core.pending.signatures) - 1] = ring.stack_table.operator_stack()
         if signature.single is not None:
             result = new_result(signature.single, core)

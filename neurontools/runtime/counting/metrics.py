@@ -6,7 +6,7 @@ import os
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from threading import get_ident
 from types import FrameType
 
 from neurontools.model.execution import bucket_index, bucket_seconds
+from neurontools.profile.definitions import SourceLine
 
 
 @dataclass(slots=True)
@@ -151,12 +152,19 @@ class CallSiteCounter:
         finally:
             self._closure_threads.discard(get_ident())
 
-    def count_call(self, cause: str) -> None:
-        """Counts an event for the script's line on the call stack. Does nothing if the stack has no such line."""
-        frame = _script_frame(sys._getframe(1))  # noqa: SLF001  (documented, and cheaper than `inspect`)
-        if frame is None:
-            return
-        call_site = (cause, frame.f_code.co_filename, frame.f_lineno)
+    def count_call(self, cause: str, lines: Sequence[SourceLine] | None = None) -> None:
+        """Counts an event for the script's line on the call stack, or for that in `lines`, innermost first.
+
+        Does nothing if there is no such line.
+        """
+        own = next((line for line in lines or () if not line.is_package), None)
+        if own is not None:
+            call_site = (cause, own.file, own.line)
+        else:
+            frame = _script_frame(sys._getframe(1))  # noqa: SLF001  (documented, and cheaper than `inspect`)
+            if frame is None:
+                return
+            call_site = (cause, frame.f_code.co_filename, frame.f_lineno)
         if call_site in self.counts or len(self.counts) < _MAX_CALL_SITES:
             self.counts[call_site] += 1
             if self._latest.get(call_site) != self.step:

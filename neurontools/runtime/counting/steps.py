@@ -18,8 +18,9 @@ from weakref import WeakSet
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from neurontools.driver.processes import read_run_delay_seconds
 from neurontools.runtime.counting.metrics import Timer, call_sites
-from neurontools.runtime.profiling.ring import ring
+from neurontools.runtime.profiling.ring import TRACED_STEPS, ring
 
 COMPILE, INPUT, TRANSFER, COMPUTE, COLLECTIVE = range(5)
 """Wait for a compiled program, wait for the loader, copies between host and device, execution, wait for other ranks."""
@@ -77,6 +78,9 @@ class StepClock:
         entry = (part, at_seconds, self.charged_seconds)
         self._open[id(entry)] = entry
         return entry
+
+    def is_open(self, part: int) -> bool:
+        return any(entry[0] == part for entry in tuple(self._open.values()))
 
     def close(self, entry: Entry, at_seconds: float) -> None:
         part, began_seconds, charged_before = entry
@@ -165,6 +169,7 @@ step_clock = StepClock()
 os.register_at_fork(after_in_child=step_clock.renew_lock)
 
 
+_IMPORT_RUN_DELAY_SECONDS = read_run_delay_seconds() or 0.0
 WARM_UP_STEPS = 5  # number of steps after which a training has usually compiled all its graphs
 
 
@@ -202,6 +207,8 @@ class StepCounts:
     largest_batch: int = 0
     first_seconds: float | None = None
     last_seconds: float | None = None
+    start_run_delay_seconds: float = 0.0
+    """Seconds before the first step in which the main thread was ready to run, but the CPUs were busy."""
     times: Timer = field(default_factory=lambda: Timer("StepTime", is_time=True))
 
     def record_step(self) -> None:
@@ -211,9 +218,14 @@ class StepCounts:
             self.times.add(now - self.last_seconds)
         else:
             self.first_seconds = now
+            self.start_run_delay_seconds = (read_run_delay_seconds() or 0.0) - _IMPORT_RUN_DELAY_SECONDS
         self.last_seconds = now
         self.steps_total += 1
         call_sites.step = self.steps_total
+        if ring.traced_steps:
+            ring.traced_steps -= 1
+        elif self.steps_total == 1:
+            ring.traced_steps = TRACED_STEPS
         if ring.is_watching:
             ring.end_step()
 

@@ -15,7 +15,13 @@ from neurontools.runtime.capture.replay import TraceCacheEntry, replayer
 from neurontools.runtime.capture.trace import ObservedCall, Trace
 from neurontools.runtime.counting.metrics import call_sites, metrics
 from neurontools.runtime.counting.steps import COMPILE, COMPUTE, WARM_UP_STEPS, step_clock, steps
-from neurontools.runtime.execution.graph_description import FIRST_GRAPH, GraphChanges, GraphOrigin, profiled_graph
+from neurontools.runtime.execution.graph_description import (
+    FIRST_GRAPH,
+    GraphChanges,
+    GraphOrigin,
+    cause_stack,
+    profiled_graph,
+)
 from neurontools.runtime.execution.injection import apply_fault
 from neurontools.runtime.execution.policy import (
     FAIL_ON_NAN,
@@ -30,7 +36,7 @@ from neurontools.runtime.execution.policy import (
 from neurontools.runtime.execution.work import ExecutionWork, OperatorSamples, OperatorTimes, steady_state, work_of
 from neurontools.runtime.native.native_program import MachineCode, NativeProgram
 from neurontools.runtime.operators.lru_cache import LRUCache
-from neurontools.runtime.profiling.ring import GraphEntry, ring
+from neurontools.runtime.profiling.ring import TRACED_STEPS, GraphEntry, ring
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.compiler import (
@@ -90,6 +96,7 @@ class Executor:
         self._work_unloaded = ExecutionWork()
         self._operator_times = OperatorTimes()
         self.graph_changes = GraphChanges()
+        self._late_graph_stack: int | None = None  # the call stack that made the latest graph new, after the warm-up
         self.cache = CompileCache(environment)
         self.machine_code = MachineCode(environment, self.cache)
         self._flags_text: str | None = None
@@ -314,7 +321,7 @@ class Executor:
             was_cached = core.statistics.compilations_total == compilations
             reason = self.graph_changes.latest[-1] if self.graph_changes.latest else FIRST_GRAPH
             reason += self.machine_code.profile_remark(flags)
-            origin = GraphOrigin(time.perf_counter_ns() - began_ns, was_cached, reason)
+            origin = GraphOrigin(time.perf_counter_ns() - began_ns, was_cached, reason, self._late_graph_stack)
             loaded = self.load(core, compiled, flags, origin)
         finally:
             step_clock.close(part, time.perf_counter())
@@ -326,9 +333,12 @@ class Executor:
     def compiled(self, core: Core, graph: Graph, alive: bytes, flags: CompilerFlags) -> CompiledGraph:
         started = time.perf_counter()
         text = graph_text(graph, alive)
-        self.graph_changes.add_graph(text)
+        change = self.graph_changes.add_graph(text)
+        self._late_graph_stack = None
         if steps.steps_total >= WARM_UP_STEPS:
-            call_sites.count_call("graph")
+            self._late_graph_stack = stack = cause_stack(graph, change)
+            call_sites.count_call("graph", None if stack is None else ring.stack_table.stacks[stack].lines)
+            ring.traced_steps = TRACED_STEPS
         hash_text = graph_hash(text)
         compiled = self.cache.find(hash_text, flags)
         if compiled is None:

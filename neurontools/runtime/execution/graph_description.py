@@ -22,11 +22,15 @@ FIRST_GRAPH = "the first one"
 
 @dataclass(frozen=True, slots=True)
 class GraphOrigin:
-    """How a program was obtained: the compile time in ns, whether it was cached, and why its graph is new."""
+    """How a program was obtained: the compile time in ns, whether it was cached, and why its graph is new.
+
+    `stack` is the number of the call stack that made the graph new; None if unknown.
+    """
 
     compile_ns: int
     was_cached: bool
     reason: str
+    stack: int | None = None
 
 
 def profiled_graph(program: Program, graph: Graph, alive: bytes, origin: GraphOrigin) -> GraphEntry:
@@ -55,7 +59,7 @@ def profiled_graph(program: Program, graph: Graph, alive: bytes, origin: GraphOr
             compile_ns=origin.compile_ns,
             was_cached=origin.was_cached,
             reason=origin.reason,
-            stack=first_stack,
+            stack=first_stack if origin.stack is None else origin.stack,
             step=ring.step,
         )
     )
@@ -145,6 +149,18 @@ _MOST_EARLIER_GRAPHS = 8
 _INPUT = " = input "
 
 
+@dataclass(frozen=True, slots=True)
+class GraphChange:
+    """The first difference between a new graph and an earlier one.
+
+    `input_number` is the number of the input that changed. `operator_position` is the position of the operator that
+    changed. Both are None if another property of the graph changed, or if there is no earlier graph.
+    """
+
+    input_number: int | None = None
+    operator_position: int | None = None
+
+
 class GraphChanges:
     """Compares each new graph with the previous 8 graphs. `latest` has the last 8 differences as text.
 
@@ -153,28 +169,62 @@ class GraphChanges:
 
     def __init__(self) -> None:
         self.latest: deque[str] = deque(maxlen=_MOST_EARLIER_GRAPHS)
-        # The inputs of each graph, and its operator names without shapes.
+        # The inputs of each graph, and its operators without the numbers of their results and tensors.
         self._earlier_graphs: deque[tuple[list[str], list[str]]] = deque(maxlen=_MOST_EARLIER_GRAPHS)
 
-    def add_graph(self, text: str) -> None:
+    def add_graph(self, text: str) -> GraphChange:
         """Compares a new graph with earlier graphs and stores the difference. `text` is from `compiler.graph_text`."""
         lines = text.splitlines()
-        inputs = [line.partition(_INPUT)[2] for line in lines if _INPUT in line]
-        operators = [line.partition(" = ")[2].partition("(")[0] for line in lines if _INPUT not in line]
-        alike = next((earlier for earlier, names in reversed(self._earlier_graphs) if names == operators), None)
+        numbered = [(line.partition(_INPUT)[0], line.partition(_INPUT)[2]) for line in lines if _INPUT in line]
+        inputs = [layout for _, layout in numbered]
+        operators = [line.partition(" = ")[2].rpartition(" of ")[0] for line in lines if " of " in line]
+        change = GraphChange()
+        names = list(map(_name, operators))
+        alike = next((each for each in reversed(self._earlier_graphs) if list(map(_name, each[1])) == names), None)
         if alike is not None:
-            changed = [(old, now) for old, now in zip(alike, inputs, strict=False) if old != now]
-            if changed:
-                old, now = _first_difference(*changed[0])
+            earlier_inputs, earlier_operators = alike
+            input_index = _first_changed(earlier_inputs, inputs[: len(earlier_inputs)])
+            position = _first_changed(earlier_operators, operators)
+            if input_index is not None:
+                old, now = _first_difference(earlier_inputs[input_index], inputs[input_index])
                 self.latest.append(f"an input is {now} where it was {old}")
-            elif len(alike) != len(inputs):
-                self.latest.append(f"it has {len(inputs)} inputs where it had {len(alike)}")
+                change = GraphChange(input_number=int(numbered[input_index][0].removeprefix("%")))
+            elif len(earlier_inputs) != len(inputs):
+                self.latest.append(f"it has {len(inputs)} inputs where it had {len(earlier_inputs)}")
             else:
                 self.latest.append("a constant in it has changed, or other results of it are needed later")
+                change = GraphChange(operator_position=position)
         elif self._earlier_graphs:
-            before = len(self._earlier_graphs[-1][1])
-            self.latest.append(f"it has {len(operators)} operators, the one before has {before}")
+            before = self._earlier_graphs[-1][1]
+            self.latest.append(f"it has {len(operators)} operators, the one before has {len(before)}")
+            change = GraphChange(operator_position=_first_changed(list(map(_name, before)), names))
         self._earlier_graphs.append((inputs, operators))
+        return change
+
+
+def cause_stack(graph: Graph, change: GraphChange) -> int | None:
+    """Returns the number of the call stack that made the changed part of a graph; None if it was not traced.
+
+    An input comes from the copy to the device or from the data loader; if neither was traced, from its first operator.
+    """
+    position = change.operator_position
+    if change.input_number is not None:
+        stack = ring.input_stacks.get(graph.buffers[change.input_number].address, -1)
+        if stack >= 0:
+            return stack
+        position = graph.first_use(change.input_number)
+    stack, _ = graph.origins.get(-1 if position is None else position, (-1, False))
+    return stack if stack >= 0 else None
+
+
+def _name(operator: str) -> str:
+    return operator.partition("(")[0]
+
+
+def _first_changed(old: Sequence[str], now: Sequence[str]) -> int | None:
+    """Returns the first position of `now` at which both lists differ; None if there is none."""
+    different = (at for at, text in enumerate(now) if at >= len(old) or old[at] != text)
+    return next(different, None)
 
 
 def _first_difference(old: str, now: str) -> tuple[str, str]:

@@ -79,9 +79,12 @@ def to_device(source: Tensor, core: Core) -> Tensor:
     nbytes = buffers.buffer_of(result).layout.nbytes
     core.statistics.to_device_bytes += nbytes
     seconds = time.perf_counter() - started
-    if not step_clock.is_background():
+    is_background = step_clock.is_background()
+    if not is_background:
         step_clock.charge(TRANSFER, seconds, charged)
     metrics.add_duration("TransferToDeviceTime", seconds)
+    if ring.traced_steps:
+        ring.trace_input(buffers.buffer_of(result).address, is_background=is_background)
     if ring.is_on:
         ring.record_transfer(SpanKind.TO_DEVICE, core.global_index, int(started * 1e9), nbytes)
     metrics.add_sample("InboundData", source.nbytes)

@@ -52,6 +52,7 @@ def build_summary() -> dict[str, Any]:
         "logical_neuroncore_config": reporter.logical_neuroncore_config if reporter is not None else None,
         "is_simulated": True,  # the runtime always executes programs on the CPU, even on a Neuron host
         "training_seconds": elapsed,
+        "start_run_delay_seconds": steps.start_run_delay_seconds,
         "cores": [core.global_index for core in cores],
         "wall_seconds": time.perf_counter() - _started,
         "steps_total": steps.steps_total,

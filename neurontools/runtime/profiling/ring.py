@@ -222,6 +222,10 @@ class StackTable:
         return self._places[key]
 
 
+TRACED_STEPS = 50
+"""Steps for which the ring traces origins after the first step, and after each new graph that follows the warm-up."""
+
+_MOST_INPUT_STACKS = 4096  # inputs whose origin is kept
 _DRAIN_ABOVE = 4096  # number of recorded executions at which the end of a step drains the ring
 _TENSORS = 4  # the category of new storages: its index in neurontools.profile.definitions.CATEGORIES
 
@@ -269,6 +273,11 @@ class ProfileRing:
         self.is_on = False
         self.is_watching = False
         self.is_eager = False
+        self.traced_steps = 0
+        """The number of further steps for which operators and inputs keep their call stacks, also without a profile."""
+        self.input_stacks: dict[int, int] = {}
+        """The call stack that copied an input to the device, by the address of its storage."""
+        self.loader_stack = -1
         self.step = 1
         self.correlation = 0
         self.reason = 0
@@ -397,6 +406,16 @@ class ProfileRing:
         begun_ns = max(begun_ns, self.last_end_ns)
         name = "to device" if kind is SpanKind.TO_DEVICE else "from device"
         self.record_span(kind, name, core, begun_ns, ended_ns, nbytes, self.stack_table.current_stack())
+
+    def trace_loader(self) -> None:
+        """Keeps the stack of the code that asks a loader for a batch: the origin of what its threads copy."""
+        self.loader_stack = self.stack_table.current_stack()
+
+    def trace_input(self, address: int, *, is_background: bool) -> None:
+        """Keeps the call stack that copies an input to the device."""
+        if len(self.input_stacks) >= _MOST_INPUT_STACKS:
+            self.input_stacks.clear()
+        self.input_stacks[address] = self.loader_stack if is_background else self.stack_table.current_stack()
 
     def record_input_wait(self, begun_ns: int) -> None:
         stack = self.stack_table.current_stack()

@@ -53,8 +53,8 @@ class Graph:
     `key` describes the graph in integers: equal graphs have equal keys, by which a cache finds their program. An input
     is -1 - ID of its layout. An operator is the ID of its signature, then the indices of its tensor arguments.
     The key has no values of number arguments (`scalars`) and CPU tensors (`hosts`), which are inputs as well.
-    During a profile, `origins` maps an operator's position to the number of its call stack, and to whether the operator
-    belongs to a backward pass.
+    While the ring traces origins, `origins` maps an operator's position to the number of its call stack, and to whether
+    the operator belongs to a backward pass.
     """
 
     __slots__ = ("buffers", "hosts", "key", "origins", "scalars", "signatures")
@@ -80,6 +80,18 @@ class Graph:
             self.key.append(-1 - buffer.layout.id)
             buffer.graph = self  # assigned last, so that an interrupted call leaves it unassigned
         return buffer.index
+
+    def first_use(self, number: int) -> int | None:
+        """Returns the position of the first operator that uses a buffer; None if no operator does."""
+        at = 0
+        for position, signature in enumerate(self.signatures):
+            while self.key[at] < 0:
+                at += 1
+            at += 1
+            if number in self.key[at : at + signature.tensor_count]:
+                return position
+            at += signature.tensor_count
+        return None
 
     def add_result(self, buffer: Buffer) -> None:
         """Adds a new buffer as a result of the operator recorded last."""

@@ -142,6 +142,8 @@ class PerDeviceLoader:
         else:
             self._yielded += 1
         call_sites.count_call("input")
+        if ring.traced_steps:
+            ring.trace_loader()
         waited = time.perf_counter()
         item = self._batches.next()
         if ring.is_on:
