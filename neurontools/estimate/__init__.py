@@ -8,17 +8,22 @@ does no I/O except on the given files.
 from neurontools.estimate.calibration import Calibration, CalibrationRow, Interval, read_rows
 from neurontools.estimate.counted_run import CountedRun, EstimateError
 from neurontools.estimate.estimate import Estimate, estimate
+from neurontools.estimate.inference import CountedModel, InferenceEstimate, counted_models, estimate_inference
 from neurontools.estimate.instances import Price, read_prices
 
 __all__ = [
     "Calibration",
     "CalibrationRow",
+    "CountedModel",
     "CountedRun",
     "Estimate",
     "EstimateError",
+    "InferenceEstimate",
     "Interval",
     "Price",
+    "counted_models",
     "estimate",
+    "estimate_inference",
     "read_prices",
     "read_rows",
 ]

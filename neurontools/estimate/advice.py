@@ -21,7 +21,9 @@ IGNORED_RULES = "NEURONTOOLS_IGNORE_ADVICE"
 
 EVERY_RULE = "all"
 
-_DEFAULT_INSTANCE_TYPE = "trn1.32xlarge"  # has the peak rates to use if the summary names no instance type
+DEFAULT_INSTANCE_TYPE = "trn1.32xlarge"
+"""Has the peak rates to use if a summary names no instance type."""
+
 _LINE_WIDTH = 100
 
 
@@ -102,7 +104,7 @@ class RunFacts:
         """Parses a JSON summary of neuron-run; returns None for a run without training or an unknown instance type."""
         try:
             run = CountedRun.from_summary(document)
-            hardware = InstanceHardware.from_catalog(document.get("instance_type") or _DEFAULT_INSTANCE_TYPE)
+            hardware = InstanceHardware.from_catalog(document.get("instance_type") or DEFAULT_INSTANCE_TYPE)
         except EstimateError:
             return None
         rank = max(document["ranks"], key=lambda each: each.get("flop_total") or 0)

@@ -43,33 +43,29 @@ class CountedRun:
 
         Raises EstimateError if the document is malformed, or has no training step or matrix multiplication.
         """
-        ranks = document.get("ranks")
-        if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
-            raise EstimateError(
-                "this is not a summary of neuron-run: it has no list of ranks; write one with --summary-json"
-            )
-        trained = [rank for rank in ranks if _number(rank, "steps_total")]
+        ranks = parse_ranks(document)
+        trained = [rank for rank in ranks if parse_number(rank, "steps_total")]
         if not trained:
             raise EstimateError(
                 "no training step was seen, so there is nothing to estimate; run a few steps of the script"
             )
-        most = max(trained, key=lambda rank: _number(rank, "flop_total"))
+        most = max(trained, key=lambda rank: parse_number(rank, "flop_total"))
         steady = most.get("steady_state")
-        counted = steady if isinstance(steady, dict) and _number(steady, "steps_total") else most
+        counted = steady if isinstance(steady, dict) and parse_number(steady, "steps_total") else most
         flops = counted.get("flops_by_dtype")
         if not isinstance(flops, dict) or not any(flops.values()):
             raise EstimateError(
                 "no matrix was multiplied on the device, so there is nothing to estimate; move the model to it"
             )
-        steps = _number(counted, "steps_total")
+        steps = parse_number(counted, "steps_total")
         known_samples = counted.get("samples_total") is not None
 
         def a_step(name: str) -> float:
-            return _number(counted, name) / steps
+            return parse_number(counted, name) / steps
 
         return cls(
-            worker_count=max(int(_number(document, "workers")), len(trained)),
-            steps_total=int(_number(most, "steps_total")),
+            worker_count=max(int(parse_number(document, "workers")), len(trained)),
+            steps_total=int(parse_number(most, "steps_total")),
             samples=a_step("samples_total") if known_samples else None,
             batch_samples=most.get("batch_samples"),
             batches=a_step("batches_total") if counted.get("batches_total") else None,
@@ -79,11 +75,11 @@ class CountedRun:
             moved_bytes=a_step("moved_bytes"),
             collectives=a_step("collectives_total"),
             collective_bytes=a_step("collective_bytes"),
-            peak_bytes=int(max(_number(rank, "hbm_peak_bytes") for rank in trained)),
+            peak_bytes=int(max(parse_number(rank, "hbm_peak_bytes") for rank in trained)),
             weight_bytes=most.get("weight_bytes"),
             gradient_bytes=most.get("gradient_bytes"),
             optimizer_state_bytes=most.get("optimizer_state_bytes"),
-            graphs_compiled_total=int(_number(most, "graphs_compiled_total")),
+            graphs_compiled_total=int(parse_number(most, "graphs_compiled_total")),
             training_seconds=most.get("training_seconds"),
             wall_seconds=document.get("wall_seconds"),
         )
@@ -106,7 +102,18 @@ class CountedRun:
         return sum(sizes) if len(sizes) == len(parts) else None
 
 
-def _number(document: Mapping[str, Any], name: str) -> float:
+def parse_ranks(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the entries of all ranks in a summary. Raises EstimateError if there is no list of them."""
+    ranks = document.get("ranks")
+    if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
+        raise EstimateError(
+            "this is not a summary of neuron-run: it has no list of ranks; write one with --summary-json"
+        )
+    return ranks
+
+
+def parse_number(document: Mapping[str, Any], name: str) -> float:
+    """Returns a number of a summary; 0 if it is missing or None. Raises EstimateError for anything else."""
     value = document.get(name)
     if value is None:
         return 0.0

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
+from itertools import chain
 from typing import Any
 
 from neurontools.estimate.calibration import ETA, FAMILIES, FAMILIES_HELD, Interval
-from neurontools.estimate.estimate import NOT_PREDICTED, Estimate, TrainingCost
-from neurontools.estimate.instances import ON_DEMAND
+from neurontools.estimate.estimate import NOT_PREDICTED, Estimate, TrainingCost, WhatIf
+from neurontools.estimate.instances import ON_DEMAND, Price
 from neurontools.util.formats import Column, ascii_table
 from neurontools.util.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
 
 _LEAST_SHARE = 0.01
 _WIDTH = 100
+FLOAT32_PEAK = "float32 is multiplied at the float32 peak: --auto-cast is none by default since SDK 2.27."
 _SHORT_NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -29,7 +31,7 @@ def format_estimates(estimates: Sequence[Estimate], today: date) -> str:
         lines += ["", *ascii_table(_COLUMNS, [[each] for each in estimates]).splitlines()]
     else:
         lines += ["", *_full_lines(first)]
-        lines += ["", *_what_if_lines(first)]
+        lines += ["", *what_if_lines(first.what_ifs)]
     lines.append("")
     for sentence in _caveats(estimates, today):
         lines += textwrap.wrap(sentence, _WIDTH, subsequent_indent="  ")
@@ -45,19 +47,23 @@ def dollars(usd: float) -> str:
     return f"${usd:.{2 - math.floor(math.log10(usd))}f}"
 
 
+def work_text(flops_by_dtype: Mapping[str, float]) -> str:
+    """Formats FLOPs and the share of each element type: "2.1 GFLOP (100% fp32)"."""
+    total = sum(flops_by_dtype.values())
+    dtypes = ", ".join(f"{flops / total:.0%} {_SHORT_NAMES.get(name, name)}" for name, flops in flops_by_dtype.items())
+    return f"{flops_text(total).replace('FLOPS', 'FLOP')} ({dtypes})"
+
+
 def _counter_lines(estimate: Estimate) -> list[str]:
     run = estimate.run
-    dtypes = ", ".join(
-        f"{flops / run.flops:.0%} {_SHORT_NAMES.get(dtype, dtype)}" for dtype, flops in run.flops_by_dtype.items()
-    )
     batch = "" if run.batch_samples is None else f", batch {run.batch_samples}"
     rows = [
         ("counted", f"{count_text(run.steps_total)} steps of {run.worker_count} worker(s){batch}"),
-        ("a step", f"{flops_text(run.flops).replace('FLOPS', 'FLOP')} ({dtypes}), {run.executions:.3g} execution(s)"),
+        ("a step", f"{work_text(run.flops_by_dtype)}, {run.executions:.3g} execution(s)"),
     ]
     if run.collectives:
         rows.append(("", f"{run.collectives:.3g} collective(s) of {bytes_text(round(run.collective_bytes))} in total"))
-    return _align_columns(rows)
+    return align_columns(rows)
 
 
 def _full_lines(estimate: Estimate) -> list[str]:
@@ -90,14 +96,14 @@ def _full_lines(estimate: Estimate) -> list[str]:
         ),
         ("  cores (counted)", f"{fit.worker_count} used of {fit.core_count} paid"),
         ("  step (estimate)", step.total.text(duration_text) + f"; {_binding_text(estimate)}"),
-        ("  samples/s", _interval_text(estimate.samples_per_second, _rate_text)),
-        ("  MFU", _interval_text(estimate.mfu, _mfu_text)),
+        ("  samples/s", interval_text(estimate.samples_per_second, rate_text)),
+        ("  MFU", interval_text(estimate.mfu, _mfu_text)),
     ]
     for cost in estimate.costs:
         rows += [("  price (list)", cost.price.text()), *(("", f"  {line}") for line in _cost_lines(cost))]
     if not estimate.costs:
         rows.append(("  price", "none is published; give your own with --prices"))
-    return _align_columns(rows)
+    return align_columns(rows)
 
 
 def _memory_text(estimate: Estimate) -> str:
@@ -129,14 +135,19 @@ def _cost_lines(cost: TrainingCost) -> list[str]:
     return lines
 
 
-def _what_if_lines(estimate: Estimate) -> list[str]:
-    if not estimate.what_ifs:
+def what_if_lines(what_ifs: Sequence[WhatIf]) -> list[str]:
+    """Formats the predicted effects of changes, two lines each."""
+    if not what_ifs:
         return ["what if: no change with a predictable effect applies"]
-    rows = []
-    for each in estimate.what_ifs:
-        effect = UNKNOWN if each.speedup is None else f"{each.speedup.text(_two_digits)} times the samples/s"
-        rows += [(f"  {each.change}", effect), ("", f"  {each.why}")]
-    return ["what if (estimate)", *_align_columns(rows)]
+    rows = [
+        (
+            f"  {each.change}",
+            UNKNOWN if each.speedup is None else f"{each.speedup.text(_two_digits)} times the samples/s",
+        )
+        for each in what_ifs
+    ]
+    reasons = (f"    {each.why}" for each in what_ifs)
+    return ["what if (estimate)", *chain.from_iterable(zip(align_columns(rows), reasons, strict=True))]
 
 
 def _caveats(estimates: Sequence[Estimate], today: date) -> list[str]:
@@ -157,15 +168,21 @@ def _caveats(estimates: Sequence[Estimate], today: date) -> list[str]:
             f"{first.calibration.spread:.0%}."
         )
     if first.run.flops_by_dtype.get("float32"):
-        lines.append("float32 is multiplied at the float32 peak: --auto-cast is none by default since SDK 2.27.")
+        lines.append(FLOAT32_PEAK)
     lines.append("Not included: compilation (minutes, once per cache), data loading, evaluation and checkpoints.")
-    old = sorted({c.price.source for e in estimates for c in e.costs if c.price.is_old(today)})
-    lines += [f"Warning: prices of {source} are older than a year; give current ones with --prices." for source in old]
+    lines += old_price_warnings((cost.price for each in estimates for cost in each.costs), today)
     lines.append("Not predicted: " + "; ".join(f"{change} ({why})" for change, why in NOT_PREDICTED) + ".")
     return lines
 
 
-def _interval_text(interval: Interval | None, unit: Callable[[float], str]) -> str:
+def old_price_warnings(prices: Iterable[Price], today: date) -> list[str]:
+    """Returns a warning for each source with a price more than a year older than `today`."""
+    old = sorted({price.source for price in prices if price.is_old(today)})
+    return [f"Warning: prices of {source} are older than a year; give current ones with --prices." for source in old]
+
+
+def interval_text(interval: Interval | None, unit: Callable[[float], str]) -> str:
+    """Formats an interval; "-" for None."""
     return UNKNOWN if interval is None else interval.text(unit)
 
 
@@ -177,11 +194,13 @@ def _mfu_text(ratio: float) -> str:
     return percent_text(ratio, 1 if ratio >= 0.01 else 4)
 
 
-def _rate_text(value: float) -> str:
+def rate_text(value: float) -> str:
+    """Formats a rate: "1,234" from 100 on, else three significant digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _align_columns(rows: Sequence[tuple[str, str]]) -> list[str]:
+def align_columns(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns a line for each name and value, with all values in one column."""
     width = max(len(name) for name, _ in rows)
     return [f"{name:<{width}}  {value}".rstrip() for name, value in rows]
 
@@ -194,7 +213,7 @@ def _price_cell(estimate: Estimate) -> str:
 
 
 def _cost_cell(estimate: Estimate, amount: Callable[[TrainingCost], Interval | None]) -> str:
-    return _interval_text(amount(estimate.costs[0]), dollars) if estimate.costs else UNKNOWN
+    return interval_text(amount(estimate.costs[0]), dollars) if estimate.costs else UNKNOWN
 
 
 _COLUMNS: tuple[Column[Estimate], ...] = (
@@ -204,7 +223,7 @@ _COLUMNS: tuple[Column[Estimate], ...] = (
     Column(("CORES", "USED"), lambda e: f"{e.fit.worker_count} of {e.fit.core_count}"),
     Column(("STEP", "(estimate)"), lambda e: e.step.total.text(duration_text)),
     Column(("BINDS",), lambda e: e.step.binds),
-    Column(("SAMPLES/S", "(estimate)"), lambda e: _interval_text(e.samples_per_second, _rate_text)),
+    Column(("SAMPLES/S", "(estimate)"), lambda e: interval_text(e.samples_per_second, rate_text)),
     Column(("LIST PRICE", "AN HOUR"), _price_cell),
     Column(("1,000 STEPS", "(estimate)"), lambda e: _cost_cell(e, lambda cost: cost.thousand_steps_usd)),
     Column(("A MILLION SAMPLES", "(estimate)"), lambda e: _cost_cell(e, lambda cost: cost.million_samples_usd)),
@@ -232,24 +251,29 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
             "executions_per_step": estimate.run.executions,
         },
         "estimated": {
-            "step_seconds": _ends(step.total),
-            "host_seconds": _ends(step.host),
-            "compute_seconds": _ends(step.compute),
+            "step_seconds": ends(step.total),
+            "host_seconds": ends(step.host),
+            "compute_seconds": ends(step.compute),
             "memory_seconds": step.memory_seconds,
-            "collective_seconds": _ends(step.collectives),
+            "collective_seconds": ends(step.collectives),
             "binds": step.binds,
-            "samples_per_second": _ends(estimate.samples_per_second),
-            "mfu_ratio": _ends(estimate.mfu),
+            "samples_per_second": ends(estimate.samples_per_second),
+            "mfu_ratio": ends(estimate.mfu),
         },
         "costs": [_cost_document(cost) for cost in estimate.costs],
-        "what_ifs": [
-            {"change": each.change, "speedup": _ends(each.speedup), "peak_bytes": each.peak_bytes, "why": each.why}
-            for each in estimate.what_ifs
-        ],
+        "what_ifs": what_if_documents(estimate.what_ifs),
         "not_predicted": [change for change, _ in NOT_PREDICTED],
         "calibrated_on_rows": None if estimate.calibration is None else estimate.calibration.row_count,
         "coverage": None if estimate.calibration is not None else [FAMILIES_HELD, FAMILIES],
     }
+
+
+def what_if_documents(what_ifs: Sequence[WhatIf]) -> list[dict[str, Any]]:
+    """Returns the predicted effects of changes as JSON data."""
+    return [
+        {"change": each.change, "speedup": ends(each.speedup), "peak_bytes": each.peak_bytes, "why": each.why}
+        for each in what_ifs
+    ]
 
 
 def _cost_document(cost: TrainingCost) -> dict[str, Any]:
@@ -260,11 +284,12 @@ def _cost_document(cost: TrainingCost) -> dict[str, Any]:
         "region": price.region,
         "date": None if price.read_on is None else price.read_on.isoformat(),
         "source": price.source,
-        "thousand_steps_usd": _ends(cost.thousand_steps_usd),
-        "million_samples_usd": _ends(cost.million_samples_usd),
-        "epoch_usd": _ends(cost.epoch_usd),
+        "thousand_steps_usd": ends(cost.thousand_steps_usd),
+        "million_samples_usd": ends(cost.million_samples_usd),
+        "epoch_usd": ends(cost.epoch_usd),
     }
 
 
-def _ends(interval: Interval | None) -> list[float] | None:
+def ends(interval: Interval | None) -> list[float] | None:
+    """Returns the two ends of an interval as JSON data."""
     return None if interval is None else [interval.low, interval.high]

@@ -10,6 +10,7 @@ from typing import Any
 
 from neurontools.estimate.advice import Advice, EffectBasis, RunFacts, Truth
 from neurontools.estimate.calibration import LAUNCH_SECONDS
+from neurontools.estimate.inference_rules import INFERENCE_RULES, find_inference_advice
 from neurontools.util.units import bytes_text, duration_text
 
 LEAST_STEPS = 10
@@ -473,18 +474,21 @@ _RULES: dict[str, Callable[[RunFacts], Advice | None]] = {
     "idle-cores": _idle_cores,
     "deprecated-variable": _deprecated_variable,
 }
-RULES = tuple(_RULES)
+RULES = (*_RULES, *INFERENCE_RULES)
 """The names of all rules of advice."""
 
 
 def find_advice(document: Mapping[str, Any], ignored: Collection[str] = ()) -> list[Advice]:
     """Applies the rules to a JSON summary of neuron-run; returns their advice in descending order of `lost_ratio`.
 
-    Skips the rules named in `ignored`. Returns no advice for a run of fewer than `LEAST_STEPS` steps.
+    Skips the rules named in `ignored`. Returns no advice for a training of fewer than `LEAST_STEPS` steps.
     """
     facts = RunFacts.from_summary(document)
-    if facts is None or facts.run.steps_total < LEAST_STEPS:
+    if facts is None:
+        found = [advice for advice in find_inference_advice(document) if advice.rule not in ignored]
+    elif facts.run.steps_total < LEAST_STEPS:
         return []
-    rules = [rule for name, rule in _RULES.items() if name not in ignored]
-    found = [advice for rule in rules if (advice := rule(facts)) is not None]
+    else:
+        rules = [rule for name, rule in _RULES.items() if name not in ignored]
+        found = [advice for rule in rules if (advice := rule(facts)) is not None]
     return sorted(found, key=lambda advice: -advice.lost_ratio)

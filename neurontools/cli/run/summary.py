@@ -6,7 +6,7 @@ import errno
 import json
 import os
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -244,7 +244,10 @@ class EstimateRequest:
         from neurontools.estimate import CountedRun, EstimateError, estimate
         from neurontools.estimate.report import estimate_document, format_estimates
 
+        today = datetime.now(UTC).date()
         try:
+            if not summary.get("steps_total"):
+                return self._of_inference(summary, today)
             run = CountedRun.from_summary(summary)
             calibration = self._calibration(run)
             estimates = [
@@ -255,7 +258,16 @@ class EstimateRequest:
             summary["estimates"] = []
             return f"neuron-run: no estimate: {error}"
         summary["estimates"] = [estimate_document(each) for each in estimates]
-        return format_estimates(estimates, datetime.now(UTC).date())
+        return format_estimates(estimates, today)
+
+    def _of_inference(self, summary: dict[str, Any], today: date) -> str:
+        from neurontools.estimate import counted_models, estimate_inference
+        from neurontools.estimate.inference_report import format_inference, inference_document
+
+        models = counted_models(summary)
+        estimates = [estimate_inference(each, name, self.prices) for each in models for name in self.instance_types]
+        summary["estimates"] = [inference_document(each) for each in estimates]
+        return format_inference(estimates, today)
 
     def _calibration(self, run: CountedRun) -> Calibration | None:
         from neurontools.estimate import Calibration, EstimateError

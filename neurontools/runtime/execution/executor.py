@@ -414,6 +414,13 @@ class Executor:
         loaded = [program for programs in list(self.loaded.values()) for program in list(programs.values())]
         return self._operator_times.totals_by_operator(loaded)
 
+    def operator_names(self) -> list[str]:
+        """Returns the operators of the loaded program with the most FLOPs; [] if none is loaded. Any thread."""
+        with buffers.lock:
+            programs = [each for programs in self.loaded.values() for each in programs.values()]
+        most = max(programs, key=lambda each: each.flops, default=None)
+        return [] if most is None else most.program.compiled.operator_names
+
     def work(self) -> ExecutionWork:
         """Returns the total work of all executions so far. Any thread may call it."""
         total = ExecutionWork()

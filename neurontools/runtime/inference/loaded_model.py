@@ -24,6 +24,7 @@ from neurontools.runtime.execution.graph_description import GraphOrigin
 from neurontools.runtime.execution.injection import apply_fault
 from neurontools.runtime.execution.policy import NanCheck, deadline
 from neurontools.runtime.execution.rank_threads import current_membership
+from neurontools.runtime.execution.traced_work import TracedModelWork, traced_model_works
 from neurontools.runtime.inference.placement import cores_of_context, pinned_core
 from neurontools.runtime.inference.traced_model import OutputSpec, TracedModel, layout_of, weights_id
 from neurontools.runtime.launch.device_registration import before_report_hooks, executor
@@ -86,7 +87,23 @@ class ModelOnCore:
             weights_id=weights_id,
         )
         self._counters.load([self._placement])
+        self.work = traced_model_works.register(self._initial_work(), model.compiled.module)
         self.is_loaded = True
+
+    def _initial_work(self) -> TracedModelWork:
+        compiled, loaded = self.model.compiled, self.loaded
+        is_cast = loaded.program.numerics.multiplied("float32") != "float32"
+        return TracedModelWork(
+            name=self.model.name,
+            batch_samples=self.model.inputs[0].shape[0] if self.model.inputs and self.model.inputs[0].shape else 1,
+            work=loaded.work,
+            moved_bytes=loaded.work.moved_bytes // 2 if is_cast else loaded.work.moved_bytes,
+            weight_bytes=self.weight_bytes,
+            code_bytes=loaded.code_bytes,
+            activation_bytes=self._argument_bytes + loaded.output_bytes_total + compiled.scratchpad_bytes,
+            operators=compiled.operator_names,
+            core_indices={self.core.global_index},
+        )
 
     def unload(self) -> None:
         """Unloads the model and frees its HBM. The execution that runs now ends first."""
@@ -122,6 +139,7 @@ class ModelOnCore:
         membership = current_membership()
         if membership is not None:  # the model of one rank: its ParallelModel counts the queue
             exchange, rank = membership
+            self.work.cores_per_execution = len(exchange.cores)
             with self._lock:
                 return self._execute(arguments, exchange.queued_at_seconds, is_call=not rank)
         queued = perf_counter()
@@ -184,6 +202,7 @@ class ModelOnCore:
             statistics.from_device_bytes += loaded.output_bytes_total
             times_of_execution = ExecutionTimes(queued, queued_until, begun, ended)
             process_executor.count_success(core, loaded, started, times_of_execution, has_nan=has_nan)
+            self.work.executions_total += is_call
         if is_call:
             self._counters.record_call(
                 _batch_size(arguments), perf_counter() - queued, ended - begun, queued_until - queued
@@ -352,6 +371,8 @@ class NeuronModel:
             batch_size, parts = split_batch(inputs, self.batch_size())
             if parts:
                 outputs = [self._execute(part) for part in parts]
+                for each in self._on_cores[:1]:
+                    each.work.padded_samples += -batch_size % self.batch_size()
                 return [torch.cat(same)[:batch_size] for same in zip(*outputs, strict=True)]
         return self._execute(inputs)
 

@@ -16,6 +16,7 @@ from neurontools.model import ScriptAdvice, ServedModel
 from neurontools.model.execution import latency_percentiles
 from neurontools.runtime.counting.metrics import call_sites, metrics
 from neurontools.runtime.counting.steps import saves, step_clock, steps
+from neurontools.runtime.execution.traced_work import traced_model_works
 from neurontools.runtime.execution.work import steady_state
 from neurontools.runtime.launch.device_registration import executor
 from neurontools.runtime.launch.training_statistics import hbm_growth, optimizer_memory
@@ -103,6 +104,8 @@ def build_summary() -> dict[str, Any]:
         "collective_seconds": sum(c.statistics.collective_seconds for c in cores),
         "collective_bytes": sum(c.statistics.collective_bytes for c in cores),
         "numerical_errors_total": sum(c.statistics.numerical_errors_total for c in cores),
+        "operators": executor().operator_names(),
+        "traced_models": traced_model_works.documents(),
         "served_models": [_served_totals(served) for served in inference_log.read()],
         "fallbacks_total": sum(n for name, n in list(metrics.counters.items()) if name.startswith("aten::")),
     }

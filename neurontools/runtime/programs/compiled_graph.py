@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from neurontools.estimate.families import CAUSAL_ATTENTION
 from neurontools.runtime.operators.layout import TensorLayout, layouts
 from neurontools.runtime.operators.operator import DeviceOperator, operators
 
@@ -87,6 +88,15 @@ class CompiledGraph:
     def flops(self) -> int:
         """FLOPs of one execution."""
         return sum(self.flops_by_dtype.values())
+
+    @property
+    def operator_names(self) -> list[str]:
+        """The sorted names of the operators, with `CAUSAL_ATTENTION` if an attention is causal by its argument."""
+        names = {instruction.operator.name for instruction in self.instructions}
+        for instruction in self.instructions:
+            if "scaled_dot_product" in instruction.operator.name and True in instruction.arguments:
+                names.add(CAUSAL_ATTENTION)
+        return sorted(names)
 
     def to_json(self) -> bytes:
         """Returns the graph as JSON, which `from_json` parses."""
