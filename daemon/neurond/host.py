@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from neurond.allocator import CoreAllocator, HostShape
@@ -17,6 +20,10 @@ from neurontools import catalog
 from neurontools.catalog.facts import check_ultraserver_place
 from neurontools.model import Instance
 from neurontools.util.errors import EXIT_USAGE, UserError
+
+_PATIENCE_SECONDS = 5.0
+
+_log = logging.getLogger(__name__)
 
 FIRST_WITH_HEALTH = 3  # Trainium2: the first device generation whose driver reports component health
 
@@ -58,15 +65,16 @@ def _own_devices(settings: Settings, on_ownership_change: Callable[[], None]) ->
     from neurontools.driver.environment import Roots
 
     roots = Roots(settings.sysfs_root, settings.proc_root, settings.dev_root)
-    if not list_device_directories(roots):
-        where = "on this host" if roots.sys == "/sys" else f"under {roots.devices}"
-        raise UserError(
-            f"no Neuron devices found {where}; simulate some with --simulate trn1.32xlarge "
-            "(all types: --list-instance-types)"
+    with _warning_if_slow():
+        if not list_device_directories(roots):
+            where = "on this host" if roots.sys == "/sys" else f"under {roots.devices}"
+            raise UserError(
+                f"no Neuron devices found {where}; simulate some with --simulate trn1.32xlarge "
+                "(all types: --list-instance-types)"
+            )
+        source = SysfsSource(
+            roots, lnc=settings.lnc, time_in_use_unit=settings.time_in_use_unit, use_metadata_service=settings.imds
         )
-    source = SysfsSource(
-        roots, lnc=settings.lnc, time_in_use_unit=settings.time_in_use_unit, use_metadata_service=settings.imds
-    )
     possible = source.instance.logical_neuroncore_configs
     if settings.lnc is not None and settings.lnc not in possible:
         source.close()
@@ -76,6 +84,19 @@ def _own_devices(settings: Settings, on_ownership_change: Callable[[], None]) ->
             EXIT_USAGE,
         )
     return WatchedHost(source, CoreAllocator(_shape(source.instance), on_ownership_change, time.monotonic()), None)
+
+
+@contextmanager
+def _warning_if_slow() -> Iterator[None]:
+    """Logs a warning if the body takes long, because a read of a broken driver may hang for ever."""
+    warning = "the driver has not answered for %g s; neurond serves once it does"
+    timer = threading.Timer(_PATIENCE_SECONDS, _log.warning, (warning, _PATIENCE_SECONDS))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _shape(instance: Instance) -> HostShape:

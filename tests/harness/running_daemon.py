@@ -49,20 +49,18 @@ class Attachment:
 
 
 class RunningDaemon:
-    """A neurond; `stop` ends it. What it says goes to `log`."""
+    """A neurond; `stop` ends it. Its log is in `log`. `prefix` is a command that executes the command after it."""
 
     def __init__(
-        self, socket_path: Path, flags: tuple[str, ...], environment: dict[str, str], file_limit: int | None = None
+        self, socket_path: Path, flags: tuple[str, ...], environment: dict[str, str], prefix: tuple[str, ...] = ()
     ) -> None:
         self.socket = str(socket_path)
         self.log_path = socket_path.with_suffix(".log")
         readable, writable = os.pipe()
-        command = [sys.executable, "-m", "neurond", "--socket", self.socket, *flags, "--ready-fd", str(writable)]
-        if file_limit is not None:
-            command = ["sh", "-c", f'ulimit -n {file_limit} && exec "$@"', "sh", *command]
+        daemon = (sys.executable, "-m", "neurond", "--socket", self.socket, *flags, "--ready-fd", str(writable))
         with self.log_path.open("ab") as log:
             self.process = python_process.popen(
-                command,
+                [*prefix, *daemon],
                 loaded=python_process.MONITORS,
                 pass_fds=(writable,),
                 stdin=subprocess.DEVNULL,
@@ -144,8 +142,13 @@ class StartDaemon(Protocol):
         *flags: str,
         name: str = "n.sock",
         environment: dict[str, str] | None = None,
-        file_limit: int | None = None,
+        prefix: tuple[str, ...] = (),
     ) -> RunningDaemon: ...
+
+
+def file_limit(count: int) -> tuple[str, ...]:
+    """The prefix of a command that may have this many files open."""
+    return ("sh", "-c", f'ulimit -n {count} && exec "$@"', "sh")
 
 
 def starter(directory: Path) -> Iterator[StartDaemon]:
@@ -153,10 +156,10 @@ def starter(directory: Path) -> Iterator[StartDaemon]:
     daemons: list[RunningDaemon] = []
 
     def start(
-        *flags: str, name: str = "n.sock", environment: dict[str, str] | None = None, file_limit: int | None = None
+        *flags: str, name: str = "n.sock", environment: dict[str, str] | None = None, prefix: tuple[str, ...] = ()
     ) -> RunningDaemon:
         given = flags or ("--simulate", "trn1.32xlarge", "--interval", "0.05")
-        daemons.append(RunningDaemon(directory / name, given, environment or {}, file_limit))
+        daemons.append(RunningDaemon(directory / name, given, environment or {}, prefix))
         return daemons[-1]
 
     yield start

@@ -16,7 +16,7 @@ from neurontools.rpc.call import RpcError, Status
 from tests.harness.attached_process import AttachedProcess
 from tests.harness.hostile_user import needs_two_users
 from tests.harness.paths import ATTACHED_CHILD
-from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
+from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon, file_limit
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 AttachChild = Callable[..., AttachedProcess]
@@ -146,7 +146,7 @@ def test_a_flood_of_connections_is_refused_and_leaves_room_for_others(
     start_daemon: StartDaemon, child: AttachChild
 ) -> None:
     """With 200 files, 25 processes may be attached, and none of them takes more than a quarter of that."""
-    limited = start_daemon(file_limit=200)
+    limited = start_daemon(prefix=file_limit(200))
     before = limited.descriptor_count()
     attachments = [Attachment(limited) for _ in range(120)]
     taken = [attachment for attachment in attachments if not attachment.line.startswith("error: ")]

@@ -36,7 +36,7 @@ from neurontools.util.rate_limited_log import SILENCE_SECONDS
 from tests.harness import hostile_peer
 from tests.harness.attached_process import AttachedProcess
 from tests.harness.hostile_peer import ATTACKS, opened, request
-from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon
+from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon, file_limit
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
@@ -235,7 +235,7 @@ def test_others_are_answered_while_one_peer_does_its_worst(daemon: RunningDaemon
 
 
 def test_who_has_too_many_connections_is_told_so_and_others_have_their_share(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon(file_limit=64)
+    daemon = start_daemon(prefix=file_limit(64))
     attachment = Attachment(daemon)
     attachment.attach(core_count=1)
     flood = [socket.socket(socket.AF_UNIX) for _ in range(200)]

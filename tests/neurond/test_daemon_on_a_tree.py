@@ -26,6 +26,7 @@ from neurontools.driver.tree_export import DEVICE_MAJOR
 from neurontools.model import DeviceMemory, EccCounters, Finding, HostMemory, Severity, Snapshot, SourceKind, health
 from neurontools.rpc import neuron_pb2
 from neurontools.testing import DriverTree, SimulatedDriver, process_on
+from tests.harness import hanging_file
 from tests.harness.command import calls
 from tests.harness.record_models import Record
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon, starter
@@ -229,6 +230,41 @@ def test_a_file_that_cannot_be_read_makes_the_health_unknown_while_it_lasts(star
         shutil.rmtree(path.parent)
         becomes(7, "neuron0/stats/hardware/sram_ecc_uncorrected is not in the driver's tree (and 2 more files)\n")
         assert daemon.snapshot().devices[0].ecc == EccCounters()
+
+
+needs_hanging_files = pytest.mark.skipif(not hanging_file.is_possible(), reason="needs FUSE and private mounts")
+
+
+@needs_hanging_files
+def test_a_read_that_never_returns_stops_no_tick_and_no_end(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    with DriverTree("trn1.2xlarge") as tree:
+        switch = tmp_path / "hangs"
+        prefix = hanging_file.prefix(tree.device_path(0) / "stats/hardware/mem_ecc_uncorrected", switch)
+        daemon = start_daemon(*tree.flags, *FLAGS, prefix=prefix)
+        neuron_ls = calls("neuron-ls", os.environ | {"NEURONTOOLS_SOCKET": daemon.socket})
+        wait_until(lambda: neuron_ls("--health").returncode == 0)
+        switch.touch()
+        unknown = wait_until(lambda: done if (done := neuron_ls("--health")).returncode else None)
+        why = "the state of its devices is more than 3 s old, because the driver does not answer"
+        assert (unknown.returncode, unknown.stdout) == (7, f"health of 1 of 1 devices not known: {why}\n")
+        warning = r"the driver has not answered for \d+ s: the state of the devices is that old"
+        assert [bool(re.fullmatch(warning, each)) for each in daemon.next_snapshot(5).warnings] == [True]
+        assert not re.search("^neurontools_(device_)?health{", metrics(daemon), re.MULTILINE)
+        assert daemon.stop() == 0
+
+
+@needs_hanging_files
+@pytest.mark.slow
+def test_a_daemon_whose_first_read_never_returns_says_why_it_does_not_serve(tmp_path: Path) -> None:
+    (tmp_path / "hangs").touch()
+    with DriverTree("trn1.2xlarge") as tree:
+        prefix = hanging_file.prefix(tree.device_path(0) / "core_count", tmp_path / "hangs")
+        command = [*prefix, sys.executable, "-m", "neurond", *tree.flags, "--socket", str(tmp_path / "s")]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon:
+            assert daemon.stderr is not None
+            assert "the driver has not answered for 5 s; neurond serves once it does" in daemon.stderr.readline()
+            daemon.terminate()
+        assert daemon.returncode == -signal.SIGTERM
 
 
 def test_a_container_misses_only_what_it_was_given(start_daemon: StartDaemon) -> None:
