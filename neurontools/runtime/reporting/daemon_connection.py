@@ -45,7 +45,11 @@ class CoresUnavailable(RuntimeError):
 
 
 class DaemonUnavailable(Exception):
-    """No daemon answers at a socket; the message gives the reason."""
+    """No daemon answers at a socket; the message gives the reason. `is_silent`: whether the wait for it timed out."""
+
+    def __init__(self, text: str, *, is_silent: bool = False) -> None:
+        super().__init__(text)
+        self.is_silent = is_silent
 
 
 class DaemonConnection:
@@ -73,9 +77,11 @@ class DaemonConnection:
         except CallError as error:
             if isinstance(error, RpcError) and error.code in _REFUSAL_STATUS:
                 raise CoresUnavailable(error.details, _REFUSAL_STATUS[error.code]) from error
-            raise DaemonUnavailable(str(error)) from error
+            is_silent = isinstance(error, RpcError) and error.code == Status.DEADLINE_EXCEEDED
+            raise DaemonUnavailable(str(error), is_silent=is_silent) from error
         except OSError as error:
-            raise DaemonUnavailable(error.strerror or f"no answer within {timeout_seconds:.3g} s") from error
+            text = error.strerror or f"no answer within {timeout_seconds:.3g} s"
+            raise DaemonUnavailable(text, is_silent=isinstance(error, TimeoutError)) from error
         try:
             response = neuron_pb2.AttachResponse.FromString(reply)
         except Exception as error:  # DecodeError; only neurontools.rpc may import its package google.protobuf

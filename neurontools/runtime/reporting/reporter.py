@@ -112,6 +112,7 @@ class Reporter:
         self._is_open = True
         self._may_attach = True  # False from the final report on: another attachment would count all work again
         self._has_thread = False
+        self._is_daemon_silent = False  # whether the latest attach timed out, as with a stopped daemon
 
     @classmethod
     def attach(
@@ -236,7 +237,8 @@ class Reporter:
     def close(self) -> None:
         """Sends a final report, releases the cores and stops reporting. Afterwards all methods do nothing.
 
-        May be called again. Waits at most a second for the daemon, and not at all if there is none.
+        May be called again. Waits at most a second for the daemon, and not at all if there is none or if the latest
+        attach timed out.
         """
         if self._is_open:
             self._send_final_report()
@@ -266,7 +268,8 @@ class Reporter:
     def _send_final_report(self) -> None:
         """Sends a report of everything so far. If the process is not attached, attaches first, in the other thread."""
         deadline = time.monotonic() + EXIT_FLUSH_SECONDS
-        if not self._is_connected() and not (self._has_thread and self.flush(EXIT_FLUSH_SECONDS)):
+        may_attach = self._has_thread and not self._is_daemon_silent
+        if not self._is_connected() and not (may_attach and self.flush(EXIT_FLUSH_SECONDS)):
             return
         with fork_lock:
             self._may_attach = False
@@ -388,7 +391,7 @@ class Reporter:
 
     def _attach(self, timeout_seconds: float) -> None:
         """Attaches to the first daemon that answers. Later attaches use only the socket of that daemon."""
-        failures = []
+        failures, is_silent = [], False
         for path in self._sockets:
             connection = self._open_connection(path)
             try:
@@ -396,6 +399,7 @@ class Reporter:
             except DaemonUnavailable as error:
                 connection.close()
                 failures.append(f"unix:{path} ({error})")
+                is_silent = is_silent or error.is_silent
             except BaseException:
                 connection.close()
                 raise
@@ -403,7 +407,9 @@ class Reporter:
                 self._apply_grant(response)
                 self._open_control_channel(connection)
                 self._sockets = (path,)
+                self._is_daemon_silent = False
                 return
+        self._is_daemon_silent = is_silent
         raise DaemonUnavailable(", ".join(failures))
 
     def _open_control_channel(self, connection: DaemonConnection) -> None:

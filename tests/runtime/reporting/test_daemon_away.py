@@ -154,6 +154,22 @@ def test_stopped_daemon_stops_nothing(daemon: RestartedDaemon, reporters: list[R
     assert daemon.owners() == (PID,)
 
 
+def test_the_end_of_a_process_does_not_wait_for_a_daemon_that_never_answered(
+    daemon: RestartedDaemon, socket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constants = "neurontools.runtime.reporting.reporter."
+    monkeypatch.setattr(f"{constants}FIRST_ATTACH_TIMEOUT_SECONDS", 0.1)
+    for name in ("CALL_TIMEOUT_SECONDS", "EXIT_FLUSH_SECONDS"):
+        monkeypatch.setattr(constants + name, 2 * HANG_SECONDS)
+    daemon.signal(signal.SIGSTOP)
+    reporter = Reporter.attach({}, socket=socket)
+    end = threading.Thread(target=reporter.close, daemon=True)
+    end.start()
+    wait_until(lambda: not end.is_alive())
+    daemon.signal(signal.SIGCONT)
+    wait_until(lambda: daemon.owners() == ())
+
+
 def test_a_reporter_that_gets_no_descriptors_resumes_when_it_does(
     daemon: RestartedDaemon, reporters: list[Reporter]
 ) -> None:
