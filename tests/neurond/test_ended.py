@@ -381,7 +381,7 @@ def test_how_processes_ended_is_known(shared_daemon: RunningDaemon) -> None:
 
 
 WORK = """
-import hashlib, os, signal, sys, threading
+import hashlib, os, signal, sys, threading, time
 from neurontools.model import TrainingCounters
 from neurontools.runtime import Reporter
 from neurontools.runtime.reporting.process_end import at_process_end, run_before_immediate_exit
@@ -391,6 +391,17 @@ for _ in range(500):
     with model.execution(flop=3):
         pass
 reporter.set_training(TrainingCounters(steps_total=50))
+"""
+LONG_CALL = """
+def count_more_unless_stopped():
+    if sys._current_frames()[threading.main_thread().ident].f_code.co_name == "<module>":
+        reporter.set_training(TrainingCounters(steps_total=51))
+began = time.thread_time()
+hashlib.pbkdf2_hmac("md5", b"", b"", 20_000)
+rounds = int(20_000 * 0.5 / (time.thread_time() - began))
+at_process_end(count_more_unless_stopped)
+threading.Timer(0.02, os.kill, (os.getpid(), 15)).start()  # the call has begun, or nearly
+hashlib.pbkdf2_hmac("md5", b"", b"", rounds)
 """
 
 
@@ -411,6 +422,7 @@ reporter.set_training(TrainingCounters(steps_total=50))
             -signal.SIGTERM,
             True,
         ),
+        (LONG_CALL, -signal.SIGTERM, True),  # a call of half a CPU second: the process stops before it reports
         ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(4)); signal.raise_signal(signal.SIGTERM)", 4, True),
         ("run_before_immediate_exit(); os._exit(5)", 5, True),
         ("if os.fork() == 0: signal.raise_signal(signal.SIGTERM)\nos.wait(); reporter.close(); os._exit(6)", 6, True),

@@ -18,13 +18,18 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 
 from neurontools.util.signals import defer_signals_here, never_raising_handlers
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LONGEST_SECONDS = 5.0  # for which the main thread waits in a signal handler; then it goes on until the process ends
-_STOP_SECONDS = 0.3  # for which a signal waits for the main thread, which may be inside of a long native call
+# A signal waits until the main thread has stopped. The limits are for a main thread that is inside of a native call.
+_STOP_SECONDS = 3.0
+_STOP_CPU_SECONDS = 1.0
+_BLOCKED_SECONDS = 0.3  # for which no other thread could run; on a busy host, a thread that can run waits for a CPU
+_LOOK_SECONDS = 0.02
 _JOIN_SECONDS = 0.1
 
 _functions: list[Callable[[], None]] = []
@@ -165,10 +170,37 @@ class _SignalHandler:
         while received := os.read(readable, 64):
             for number in received:
                 if number in _SIGNALS and signal.getsignal(number) == self._handle:
-                    self._has_stopped.wait(_STOP_SECONDS)  # else one function would count less work than the next
+                    if not self.is_ending:
+                        self._wait_for_main_thread()  # else one function would count less work than the next
                     run_functions()
                     _end_by(number)
         os.close(readable)
+
+    def _wait_for_main_thread(self) -> None:
+        """Waits until the main thread has stopped, is in a long native call, or is blocked."""
+        thread = threading.main_thread()
+        clock = time.pthread_getcpuclockid(thread.ident or 0)
+        began_seconds = able_seconds = time.monotonic()
+        cpu_seconds = time.clock_gettime(clock)
+        while not self._has_stopped.wait(_LOOK_SECONDS):
+            now_seconds = time.monotonic()
+            if _can_another_thread_run():
+                able_seconds = now_seconds
+            is_busy = time.clock_gettime(clock) - cpu_seconds > _STOP_CPU_SECONDS
+            is_blocked = now_seconds - able_seconds > _BLOCKED_SECONDS
+            if is_busy or is_blocked or now_seconds - began_seconds > _STOP_SECONDS:
+                return
+
+
+def _can_another_thread_run() -> bool:
+    """Returns whether a thread of this process other than the calling one runs, or waits for a CPU."""
+    own_name = str(threading.get_native_id())
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            state = (thread / "stat").read_bytes().rpartition(b") ")[2][:1]
+            if state != b"S" and thread.name != own_name:
+                return True
+    return False
 
 
 def _end_by(number: int) -> None:
