@@ -1,11 +1,13 @@
 """Measures neuron-top from outside, beside other installed full-screen monitors.
 
-    python benchmarks/top_cost.py [--seconds 30] [--instance-type trn1.32xlarge] [--lnc 1] [--only keys]
+    python benchmarks/top_cost.py [--seconds 30] [--instance-type trn1.32xlarge] [--lnc 1] [--only opening]
 
 Each program gets a fresh 200x50 terminal and no keys. CPU time is that of its process clock, memory its high-water
 mark. The first frame is the moment when 80 % of the cells of the last screen are filled. Then keys move the selection
 at random moments, on a quiet host and beside five busy processes a vCPU. A program "echo" that only answers keys
-shows the scheduler's part of the delay. Last, neuron-top backfills from a daemon with more history than it keeps.
+shows the scheduler's part of the delay. The cost of opening is the CPU time until a program is quiet, above its steady
+use: with no history, with 600 and with 3,600 past snapshots, of 32 processes and of 64 on 128 cores. Last, neuron-top
+backfills from a daemon with more history than it keeps.
 """
 
 from __future__ import annotations
@@ -25,6 +27,12 @@ ROOT = Path(__file__).parents[1]
 WARM_UP_SECONDS = 5.0
 KEYS, BUSY_PROCESSES_PER_VCPU = 30, 5
 PAST_INTERVAL_SECONDS, PAST_SECONDS, LONGEST_LOAD_SECONDS = 0.02, 60.0, 90.0
+STEADY_SECONDS = 10.0
+OPENING_INTERVAL_SECONDS = 0.05  # of a daemon that makes the past of an opening, faster than the usual second
+LOADS = {
+    "32 processes": ("--simulate", "trn1.32xlarge", "--load", "steady"),
+    "64 processes on 128 cores": ("--simulate", "trn2.48xlarge", "--load", "steady"),
+}
 ECHO = """
 import os, tty
 tty.setraw(0)
@@ -108,6 +116,30 @@ def print_full_past(flags: list[str]) -> None:
             )
 
 
+def print_openings(snapshot_counts: Sequence[int]) -> None:
+    """Prints the cost of opening neuron-top with pasts of these numbers of snapshots, beside other programs."""
+    print(f"{'opening':50} {'CPU s':>6} {'first frame s':>13}")
+    for program in programs(""):
+        if program.name in ("btop", "htop"):
+            print_opening(program.name, program.command)
+    for load, flags in LOADS.items():
+        for count in snapshot_counts:
+            seconds = OPENING_INTERVAL_SECONDS * count
+            with daemon(*flags, "--interval", str(OPENING_INTERVAL_SECONDS), "--history", str(seconds)) as running:
+                time.sleep(seconds)
+                print_opening(f"neuron-top, {load}, past of {count}", programs(running.socket)[0].command)
+
+
+def print_opening(name: str, command: list[str]) -> None:
+    """Prints the CPU time that a program uses until it is quiet, above its steady use."""
+    with session(command) as running:
+        wait_for_past(running)
+        spent, until = running.cpu_seconds, running.age_seconds
+        running.read_until(until + STEADY_SECONDS)
+        spent -= (running.cpu_seconds - spent) / STEADY_SECONDS * until
+        print(f"{name:50} {spent:6.2f} {running.first_frame_seconds(until):13.3f}", flush=True)
+
+
 def wait_for_past(running: Session) -> None:
     """Waits until the backfill has ended: neuron-top has used little CPU time for some seconds."""
     quiet = 0
@@ -127,19 +159,21 @@ def main() -> None:
     parser.add_argument("--instance-type", default="trn1.32xlarge")
     parser.add_argument("--lnc", default="")
     parser.add_argument("--load-neuroncores", default="", help="cores with a process each; default: all")
-    parser.add_argument("--only", choices=("costs", "keys", "past"), default="")
+    parser.add_argument("--only", choices=("costs", "keys", "opening", "past"), default="")
     options = parser.parse_args()
     compile_sources()
     flags = ["--simulate", options.instance_type, "--load", "steady"]
     flags += ["--lnc", options.lnc] if options.lnc else []
     flags += ["--load-neuroncores", options.load_neuroncores] if options.load_neuroncores else []
-    if options.only != "past":
+    if options.only not in ("opening", "past"):
         with daemon(*flags) as running:
             all_of_them = programs(running.socket)
             if options.only != "keys":
                 print_costs([each for each in all_of_them if each.name not in ("echo", "  unfolding")], options.seconds)
             if options.only != "costs":
                 print_keys([program for program in all_of_them if program.keys])
+    if options.only in ("", "opening"):
+        print_openings((0, 600, 3600))
     if options.only in ("", "past"):
         print_full_past(flags)
 

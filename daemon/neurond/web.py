@@ -43,7 +43,8 @@ class DaemonPages:
 
 
 _MOST_BYTES = 8 * 2**20
-_REST_SECONDS = 0.02  # pause after each snapshot of history, in which the event loop can serve clients
+_MOMENTS_AT_ONCE = 60
+_REST_SECONDS = 0.02  # pause before each part of the history, in which the event loop can serve clients
 
 
 class StoreFeed(Feed):
@@ -83,11 +84,10 @@ class StoreFeed(Feed):
         self._loading.cancel()
 
     async def _load(self, newest: Moment) -> None:
-        maker = PastMomentBuilder(newest, None)
-        packed = list(self._store.packed_history(0, 0, before_sequence=newest.sequence, newest_first=True))
-        for message in packed:
+        past = PastMomentBuilder(newest, None)
+        moments = self._store.history(before_sequence=newest.sequence)
+        for first in range(0, len(moments), _MOMENTS_AT_ONCE):
             await asyncio.sleep(_REST_SECONDS)
-            page = maker.make(message)
-            if not page or self.timeline.is_full:
+            if self.timeline.is_full:
                 break
-            self._older.append(page)
+            self._older.append(past.add(moments[first : first + _MOMENTS_AT_ONCE]))

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from neurontools.client.history_blocks import decode_block
 from neurontools.client.timeline import Moment, PastMomentBuilder, is_oldest_first
 from neurontools.model import EndedProcess
 from neurontools.rpc.convert import from_message
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from neurontools.client.daemon_client import Client
     from neurontools.client.timeline import HostTimeline
+    from neurontools.rpc import neuron_pb2
 
 
 PIECE = 60  # snapshots per request, so few that a busy daemon answers before the timeout
@@ -112,36 +114,42 @@ class Backfill:
         """
         from neurontools.client.daemon_client import Client, Closed
 
-        received: list[bytes] = []
+        received: list[neuron_pb2.ListHistoryResponse] = []
         failure: UserError | None = None
         client = self._client = Client(self._socket_path)
         with client:
             if self._closing.is_set():
                 return True
             try:
-                received.extend(client.packed_past(stretch.before_sequence, PIECE))
+                received.extend(client.past(stretch.before_sequence, PIECE))
             except UserError as error:
                 failure = error
             except Closed:
                 return True
-        if is_oldest_first(received):
+        if is_oldest_first([reply.packed for reply in received if reply.packed]):
             # An older daemon replies oldest first. Its incomplete reply is dropped, because it would leave a gap.
             received = received[::-1] if failure is None else []
         moments = self._make_moments(stretch, received)
         if failure is not None:
             self._deliver(moments)
             raise failure
-        is_last = stretch.is_complete or not moments or len(received) != PIECE or self._is_full()
+        count = sum(len(reply.block.moments) or 1 for reply in received)
+        is_last = stretch.is_complete or not moments or count < PIECE or self._is_full()
         if is_last and not stretch.is_complete:
             moments.extend(stretch.finish())
         self._deliver(moments)
         return is_last
 
-    def _make_moments(self, stretch: PastMomentBuilder, received: Sequence[bytes]) -> list[Moment]:
+    def _make_moments(
+        self, stretch: PastMomentBuilder, received: Sequence[neuron_pb2.ListHistoryResponse]
+    ) -> list[Moment]:
         found: list[Moment] = []
-        for packed in received:
+        for reply in received:
             began_seconds = time.thread_time()
-            found.extend(stretch.make(packed))
+            if reply.packed:
+                found.extend(stretch.make(reply.packed))
+            else:
+                found.extend(stretch.add(reversed(decode_block(reply.block, stretch.begun_seconds))))
             if stretch.is_complete or self._closing.wait(self._rest_ratio * (time.thread_time() - began_seconds)):
                 break
         return found

@@ -153,17 +153,20 @@ class Client:
         request = neuron_pb2.ListHistoryRequest(duration_seconds=duration_seconds, after_sequence=after_sequence)
         return self._stream("ListHistory", request.SerializeToString(), self._timeout_seconds)
 
-    def packed_past(self, before_sequence: int, most: int) -> Iterator[bytes]:
-        """Yields the last `most` snapshots before a sequence number, newest first, as zlib-compressed replies.
+    def past(self, before_sequence: int, most: int) -> Iterator[neuron_pb2.ListHistoryResponse]:
+        """Yields the last `most` snapshots before a sequence number, newest first, in blocks or zlib-compressed.
 
-        An older daemon ignores the requested limit and order: it sends its whole history, oldest first.
+        The last block may exceed `most`. An older daemon sends compressed snapshots one by one. A still older one
+        ignores the requested limit and order: it sends its whole history, oldest first and not compressed.
         """
         request = neuron_pb2.ListHistoryRequest(
-            before_sequence=before_sequence, max_snapshots=most, newest_first=True, packed=True
+            before_sequence=before_sequence, max_snapshots=most, newest_first=True, packed=True, blocks=True
         )
         for message in self._stream("ListHistory", request.SerializeToString(), self._timeout_seconds):
             reply = neuron_pb2.ListHistoryResponse.FromString(message)
-            yield reply.packed or zlib.compress(message, 1)
+            if not reply.HasField("block") and not reply.packed:
+                reply.packed = zlib.compress(message, 1)
+            yield reply
 
     def close(self) -> None:
         """Ends all calls, including calls that block in other threads. Thread-safe and idempotent."""

@@ -31,6 +31,18 @@ class HostSample:
     numbers: array[float]  # three numbers for each core, then two for each process; a single array saves memory
     interval_seconds: float = 1.0  # sampling interval of the daemon
 
+    @classmethod
+    def interned(
+        cls,
+        at_seconds: float,
+        owners: tuple[int, ...],
+        pids: tuple[int, ...],
+        numbers: array[float],
+        interval_seconds: float,
+    ) -> HostSample:
+        """Returns a sample that shares its PIDs with equal samples, which saves memory."""
+        return cls(at_seconds, _intern_pids(owners), _intern_pids(pids), numbers, interval_seconds)
+
     @property
     def utilization_ratio(self) -> Sequence[float]:
         """Utilization of each physical core, 0 to 1."""
@@ -68,24 +80,40 @@ class HostSample:
 
 def sample_snapshot(snapshot: neuron_pb2.Snapshot, at_seconds: float) -> HostSample:
     """Returns the sample of a snapshot message, taken at the monotonic time `at_seconds`."""
-    cores: Sequence[neuron_pb2.NeuronCore | None] = snapshot.cores
+    # A repeated field makes new objects each time it is read, so it is read once.
+    cores: list[neuron_pb2.NeuronCore | None] = list(snapshot.cores)
     if cores and snapshot.cores[-1].index != len(cores) - 1:  # a device is missing
         present = {core.index: core for core in snapshot.cores if core.index < _MOST_CORES}
         cores = [present.get(index) for index in range(1 + max(present, default=-1))]
-    processes = snapshot.processes
-    numbers = [core.utilization_ratio if core and core.HasField("utilization_ratio") else nan for core in cores]
-    numbers += [core.flops_per_second if core and core.HasField("flops_per_second") else nan for core in cores]
-    memory = [core.memory.ListFields() if core else () for core in cores]
-    numbers += [sum(size for _, size in fields) if fields else nan for fields in memory]
+    processes = list(snapshot.processes)
+    # Most values are not 0. Of these, HasField, which is slow, need not be asked.
+    numbers = [
+        nan if core is None else core.utilization_ratio or (0.0 if core.HasField("utilization_ratio") else nan)
+        for core in cores
+    ]
+    numbers += [
+        nan if core is None else core.flops_per_second or (0.0 if core.HasField("flops_per_second") else nan)
+        for core in cores
+    ]
+    numbers += [nan if core is None else _memory_bytes(core.memory) for core in cores]
     numbers += [p.executions_per_second if p.HasField("executions_per_second") else nan for p in processes]
     numbers += [p.total_latency.p99_seconds if p.HasField("total_latency") else nan for p in processes]
-    return HostSample(
+    return HostSample.interned(
         at_seconds,
-        _intern_pids(tuple([core.owner_pid if core else 0 for core in cores])),
-        _intern_pids(tuple([process.pid for process in processes])),
+        tuple([core.owner_pid if core else 0 for core in cores]),
+        tuple([process.pid for process in processes]),
         array("f", numbers),
         snapshot.interval_seconds,
     )
+
+
+def _memory_bytes(memory: neuron_pb2.DeviceMemory) -> float:
+    """Returns the sum of all categories; NaN if none is known."""
+    total = sum(_memory_categories(memory))
+    return total if total or memory.ListFields() else nan
+
+
+_memory_categories = attrgetter(*(field.name for field in neuron_pb2.DeviceMemory.DESCRIPTOR.fields))
 
 
 @lru_cache(64)

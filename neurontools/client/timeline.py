@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from neurontools.client.events import EventLog, HostEvent, events_between
-from neurontools.client.packing import PackedMessage, Packer
+from neurontools.client.packing import SMALL_LEVEL, PackedMessage, Packer
 from neurontools.client.samples import HostSample, Samples, Series, sample_snapshot
 from neurontools.model import Snapshot
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
@@ -191,22 +191,22 @@ def is_oldest_first(packed: Sequence[bytes]) -> bool:
 class MomentBuilder:
     """Converts the snapshots of a daemon or recording to `Moment` objects, in order. `latest` is the last snapshot.
 
-    Not thread-safe.
+    `level` is the zlib level of the packed snapshots. Not thread-safe.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, level: int = SMALL_LEVEL) -> None:
         self.latest: neuron_pb2.Snapshot | None = None
         self._time = HostClock()
-        self._packer = Packer()
+        self._packer = Packer(level)
 
-    def make(self, message: bytes) -> Moment | None:
-        """Converts an encoded GetSnapshotResponse to a `Moment`.
+    def make(self, message: bytes, snapshot: neuron_pb2.Snapshot | None = None) -> Moment | None:
+        """Converts an encoded GetSnapshotResponse to a `Moment`. `snapshot` is its snapshot, if the caller has it.
 
         Returns None if the snapshot is not newer than the last one, or has no valid time.
         """
-        snapshot = _parse(message)
+        snapshot = _parse(message) if snapshot is None else snapshot
         before = self.latest
-        at_seconds = self._time.timeline_seconds(snapshot) if _has_time(snapshot) else None
+        at_seconds = self._time.timeline_seconds(snapshot) if has_valid_times(snapshot) else None
         if at_seconds is None:
             return None
         self.latest = snapshot
@@ -221,10 +221,11 @@ class PastMomentBuilder:
 
     def __init__(self, newest: Moment, oldest: Moment | None) -> None:
         self._oldest = oldest
-        self._known = self._after = newest
-        self._after_message = newest.message()
+        self._after = newest
+        self._after_message: neuron_pb2.Snapshot | None = newest.message()
         self._packer = Packer()
-        self._begun_seconds = newest.at_seconds - self._after_message.taken_at_seconds
+        self.begun_seconds = newest.at_seconds - self._after_message.taken_at_seconds
+        """Time in the timeline minus the host's CLOCK_MONOTONIC."""
         self.is_complete = False
 
     @property
@@ -240,12 +241,12 @@ class PastMomentBuilder:
         """
         reply = _decompress(packed)
         message = _parse(reply)
-        at_seconds = self._begun_seconds + message.taken_at_seconds
-        if not _has_time(message) or snapshot_order(message) >= snapshot_order(self._after_message):
+        at_seconds = self.begun_seconds + message.taken_at_seconds
+        if not has_valid_times(message) or not self._is_older(at_seconds, message.sequence):
             return ()
         if self._oldest is not None and at_seconds <= self._oldest.at_seconds:
             return self.finish()
-        after = _with_events(self._after, message, self._after_message)
+        after = self._after_with_events(message)
         before = _moment(message, at_seconds, self._packer.pack(reply), None)
         self._after, self._after_message = before, message
         return before, after
@@ -253,9 +254,31 @@ class PastMomentBuilder:
     def finish(self) -> tuple[Moment, ...]:
         """Completes the range. If `oldest` is given, returns the `Moment` after `oldest` again, now with events."""
         self.is_complete = True
-        if self._oldest is None:
-            return ()
-        return (_with_events(self._after, self._oldest.message(), self._after_message),)
+        return () if self._oldest is None else (self._after_with_events(self._oldest.message()),)
+
+    def add(self, moments: Iterable[Moment]) -> list[Moment]:
+        """Adds moments from the daemon, newest first. Returns those that belong to the range, with their events.
+
+        The daemon knows the events of its own moments, except those of `newest`, which may be between two of its ticks.
+        """
+        found: list[Moment] = []
+        for moment in moments:
+            if not self._is_older(moment.at_seconds, moment.sequence):
+                continue
+            if self._oldest is not None and moment.at_seconds <= self._oldest.at_seconds:
+                return [*found, *self.finish()]
+            if self._after_message is not None:
+                found.append(self._after_with_events(moment.message()))
+            found.append(moment)
+            self._after, self._after_message = moment, None
+        return found
+
+    def _is_older(self, at_seconds: float, sequence: int) -> bool:
+        return (at_seconds, sequence) < (self._after.at_seconds, self._after.sequence)
+
+    def _after_with_events(self, before: neuron_pb2.Snapshot) -> Moment:
+        after = self._after.message() if self._after_message is None else self._after_message
+        return replace(self._after, events=_events(before, after, self._after.at_seconds))
 
 
 def _moment(
@@ -272,15 +295,11 @@ def _moment(
     )
 
 
-def _with_events(moment: Moment, before: neuron_pb2.Snapshot, message: neuron_pb2.Snapshot) -> Moment:
-    return replace(moment, events=_events(before, message, moment.at_seconds))
-
-
 def _events(before: neuron_pb2.Snapshot | None, after: neuron_pb2.Snapshot, at_seconds: float) -> tuple[HostEvent, ...]:
     return tuple(replace(event, at_seconds=at_seconds) for event in events_between(before, after))
 
 
-def _has_time(snapshot: neuron_pb2.Snapshot) -> bool:
+def has_valid_times(snapshot: neuron_pb2.Snapshot | neuron_pb2.HistoryMoment) -> bool:
     """Returns whether the times of a snapshot are valid."""
     times = (snapshot.taken_at_unix_seconds, snapshot.taken_at_seconds)
     return all(0 <= seconds <= LATEST_UNIX_SECONDS for seconds in times)  # NaN fails this test

@@ -183,6 +183,7 @@ class ListHistoryRequest(google.protobuf.message.Message):
     MAX_SNAPSHOTS_FIELD_NUMBER: builtins.int
     NEWEST_FIRST_FIELD_NUMBER: builtins.int
     PACKED_FIELD_NUMBER: builtins.int
+    BLOCKS_FIELD_NUMBER: builtins.int
     duration_seconds: builtins.float
     """Length of the history to return, seconds; 0 or absent: the whole history."""
     after_sequence: builtins.int
@@ -196,7 +197,11 @@ class ListHistoryRequest(google.protobuf.message.Message):
     history.
     """
     packed: builtins.bool
-    """Replies contain `packed` instead of `snapshot`. These are the bytes that the daemon stores, a tenth of the size."""
+    """Replies contain `packed` instead of `snapshot`, a tenth of the size."""
+    blocks: builtins.bool
+    """Replies contain `block`: all that plots and event lists show, and the snapshots as the daemon stores them. The
+    client can show the history without decoding a snapshot. The last block may exceed `max_snapshots`.
+    """
     def __init__(
         self,
         *,
@@ -206,8 +211,9 @@ class ListHistoryRequest(google.protobuf.message.Message):
         max_snapshots: builtins.int = ...,
         newest_first: builtins.bool = ...,
         packed: builtins.bool = ...,
+        blocks: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["after_sequence", b"after_sequence", "before_sequence", b"before_sequence", "duration_seconds", b"duration_seconds", "max_snapshots", b"max_snapshots", "newest_first", b"newest_first", "packed", b"packed"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after_sequence", b"after_sequence", "before_sequence", b"before_sequence", "blocks", b"blocks", "duration_seconds", b"duration_seconds", "max_snapshots", b"max_snapshots", "newest_first", b"newest_first", "packed", b"packed"]) -> None: ...
 
 global___ListHistoryRequest = ListHistoryRequest
 
@@ -217,20 +223,189 @@ class ListHistoryResponse(google.protobuf.message.Message):
 
     SNAPSHOT_FIELD_NUMBER: builtins.int
     PACKED_FIELD_NUMBER: builtins.int
+    BLOCK_FIELD_NUMBER: builtins.int
     packed: builtins.bytes
     """A GetSnapshotResponse, compressed by zlib (RFC 1950)."""
     @property
     def snapshot(self) -> global___Snapshot: ...
+    @property
+    def block(self) -> global___HistoryBlock:
+        """Snapshots whose compressed bytes belong together."""
+
     def __init__(
         self,
         *,
         snapshot: global___Snapshot | None = ...,
         packed: builtins.bytes = ...,
+        block: global___HistoryBlock | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["snapshot", b"snapshot"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["packed", b"packed", "snapshot", b"snapshot"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["block", b"block", "snapshot", b"snapshot"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["block", b"block", "packed", b"packed", "snapshot", b"snapshot"]) -> None: ...
 
 global___ListHistoryResponse = ListHistoryResponse
+
+@typing.final
+class HistoryBlock(google.protobuf.message.Message):
+    """Past snapshots that share zlib streams, and the numbers that plots show of them."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SNAPSHOTS_FIELD_NUMBER: builtins.int
+    MOMENTS_FIELD_NUMBER: builtins.int
+    @property
+    def snapshots(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CompressedSnapshot]:
+        """The compressed snapshots, oldest first. Decompressing one requires those before it."""
+
+    @property
+    def moments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HistoryMoment]:
+        """The requested moments of the block, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        snapshots: collections.abc.Iterable[global___CompressedSnapshot] | None = ...,
+        moments: collections.abc.Iterable[global___HistoryMoment] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["moments", b"moments", "snapshots", b"snapshots"]) -> None: ...
+
+global___HistoryBlock = HistoryBlock
+
+@typing.final
+class CompressedSnapshot(google.protobuf.message.Message):
+    """A GetSnapshotResponse, cut into pieces of equal size. Piece N of each snapshot continues the zlib stream (RFC 1950)
+    of piece N of the snapshot before.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PIECES_FIELD_NUMBER: builtins.int
+    @property
+    def pieces(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        pieces: collections.abc.Iterable[builtins.bytes] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["pieces", b"pieces"]) -> None: ...
+
+global___CompressedSnapshot = CompressedSnapshot
+
+@typing.final
+class HistoryMoment(google.protobuf.message.Message):
+    """One snapshot in a block. NaN means unknown."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    TAKEN_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
+    TAKEN_AT_SECONDS_FIELD_NUMBER: builtins.int
+    INTERVAL_SECONDS_FIELD_NUMBER: builtins.int
+    DAEMON_PID_FIELD_NUMBER: builtins.int
+    OWNER_PIDS_FIELD_NUMBER: builtins.int
+    PIDS_FIELD_NUMBER: builtins.int
+    NUMBERS_FIELD_NUMBER: builtins.int
+    EVENTS_FIELD_NUMBER: builtins.int
+    position: builtins.int
+    """Index of the compressed snapshot in `snapshots`."""
+    sequence: builtins.int
+    """Fields of the snapshot with the same names."""
+    taken_at_unix_seconds: builtins.float
+    taken_at_seconds: builtins.float
+    interval_seconds: builtins.float
+    daemon_pid: builtins.int
+    @property
+    def owner_pids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """PID of the owner of each physical core, by index; 0: no owner."""
+
+    @property
+    def pids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """PID of each process."""
+
+    @property
+    def numbers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Utilization (0 to 1), FLOPS and used device memory (bytes): for each quantity, one number for each core. Then
+        executions per second and the 99th percentile of the latency (seconds): one number for each process.
+        """
+
+    @property
+    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HistoryEvent]:
+        """Events since the snapshot before."""
+
+    def __init__(
+        self,
+        *,
+        position: builtins.int = ...,
+        sequence: builtins.int = ...,
+        taken_at_unix_seconds: builtins.float = ...,
+        taken_at_seconds: builtins.float = ...,
+        interval_seconds: builtins.float = ...,
+        daemon_pid: builtins.int = ...,
+        owner_pids: collections.abc.Iterable[builtins.int] | None = ...,
+        pids: collections.abc.Iterable[builtins.int] | None = ...,
+        numbers: collections.abc.Iterable[builtins.float] | None = ...,
+        events: collections.abc.Iterable[global___HistoryEvent] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["daemon_pid", b"daemon_pid", "events", b"events", "interval_seconds", b"interval_seconds", "numbers", b"numbers", "owner_pids", b"owner_pids", "pids", b"pids", "position", b"position", "sequence", b"sequence", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds"]) -> None: ...
+
+global___HistoryMoment = HistoryMoment
+
+@typing.final
+class HistoryEvent(google.protobuf.message.Message):
+    """Something that happened on the host between two snapshots."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    SEVERITY_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    PID_FIELD_NUMBER: builtins.int
+    DEVICE_INDEX_FIELD_NUMBER: builtins.int
+    CORE_INDEX_FIELD_NUMBER: builtins.int
+    SUBJECT_FIELD_NUMBER: builtins.int
+    NOUN_FIELD_NUMBER: builtins.int
+    QUANTITY_FIELD_NUMBER: builtins.int
+    at_unix_seconds: builtins.float
+    """Time of the snapshot that shows it, Unix time in seconds."""
+    kind: builtins.str
+    """Kind, such as attached, ended, error, ecc, device or finding."""
+    severity: builtins.str
+    """info, warning or critical."""
+    text: builtins.str
+    """Text for users."""
+    pid: builtins.int
+    device_index: builtins.int
+    core_index: builtins.int
+    """Index of the logical core."""
+    subject: builtins.str
+    """For counted errors, `text` is the subject, the quantity and the noun."""
+    noun: builtins.str
+    quantity: builtins.int
+    def __init__(
+        self,
+        *,
+        at_unix_seconds: builtins.float = ...,
+        kind: builtins.str = ...,
+        severity: builtins.str = ...,
+        text: builtins.str = ...,
+        pid: builtins.int | None = ...,
+        device_index: builtins.int | None = ...,
+        core_index: builtins.int | None = ...,
+        subject: builtins.str = ...,
+        noun: builtins.str = ...,
+        quantity: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_core_index", b"_core_index", "_device_index", b"_device_index", "_pid", b"_pid", "core_index", b"core_index", "device_index", b"device_index", "pid", b"pid"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_core_index", b"_core_index", "_device_index", b"_device_index", "_pid", b"_pid", "at_unix_seconds", b"at_unix_seconds", "core_index", b"core_index", "device_index", b"device_index", "kind", b"kind", "noun", b"noun", "pid", b"pid", "quantity", b"quantity", "severity", b"severity", "subject", b"subject", "text", b"text"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_core_index", b"_core_index"]) -> typing.Literal["core_index"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_device_index", b"_device_index"]) -> typing.Literal["device_index"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_pid", b"_pid"]) -> typing.Literal["pid"] | None: ...
+
+global___HistoryEvent = HistoryEvent
 
 @typing.final
 class ListEndedRequest(google.protobuf.message.Message):

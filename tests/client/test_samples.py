@@ -5,11 +5,13 @@ from __future__ import annotations
 import zlib
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neurontools.client.history_blocks import decode_block, encode_blocks
 from neurontools.client.samples import HostQuantity, Samples, Series, sample_snapshot
 from neurontools.client.timeline import HostTimeline, Moment, MomentBuilder, PastMomentBuilder
 from neurontools.rpc import neuron_pb2
@@ -92,6 +94,37 @@ def test_from_the_newest_down_the_moments_are_those_in_order() -> None:
     assert (was_complete, past.is_complete) == (False, True)
     assert timeline.moments == forward
     assert any(moment.events for moment in forward)
+
+
+def test_blocks_of_the_daemon_make_the_same_moments_without_decoding_snapshots() -> None:
+    maker = MomentBuilder()
+    forward = [moment for taken in snapshots() if (moment := maker.make(message_of(taken))) is not None]
+    oldest, newest = forward[9], replace(forward[-1], events=())
+    past = PastMomentBuilder(newest, oldest)
+    timeline = HostTimeline(None)
+    timeline.append(oldest)
+    timeline.append(newest)
+    blocks = [block.SerializeToString() for block in encode_blocks(reversed(forward[2:]))]
+    assert len(blocks) > 1
+    for block in blocks:
+        timeline.merge(past.add(reversed(decode_block(neuron_pb2.HistoryBlock.FromString(block), 0.0))))
+    assert past.is_complete
+    assert timeline.moments == forward[9:]
+    assert drawn(timeline) == drawn(in_order(forward[9:]))
+    assert (timeline.snapshot(1), timeline.snapshot(40)) == snapshots()[10:50:39]
+
+
+@pytest.mark.parametrize(
+    "change", [{"position": 32}, {"numbers": [1.0]}, {"taken_at_seconds": -1.0}, {"severity": "dire"}]
+)
+def test_a_malformed_block_is_refused(change: dict[str, Any]) -> None:
+    (block,) = encode_blocks(MOMENTS[:1])
+    if "severity" in change:
+        block.moments[0].events.add(**change)
+    else:
+        block.moments[0].MergeFrom(neuron_pb2.HistoryMoment(**change))
+    with pytest.raises(ValueError, match=r"malformed|dire"):
+        decode_block(block, 0.0)
 
 
 def test_a_reply_that_is_not_older_is_passed_over() -> None:

@@ -138,6 +138,9 @@ def test_the_recent_past(monitor: api.MonitorServiceStub) -> None:
     request = pb.ListHistoryRequest(before_sequence=sequences[20], max_snapshots=5, packed=True)
     packed = [reply.packed for reply in monitor.ListHistory(request)]
     assert [pb.GetSnapshotResponse.FromString(zlib.decompress(each)).snapshot for each in packed] == bounded
+    request = pb.ListHistoryRequest(before_sequence=sequences[20], max_snapshots=5, blocks=True)
+    moments = [moment for reply in monitor.ListHistory(request) for moment in reply.block.moments]
+    assert [moment.sequence for moment in moments] == [snapshot.sequence for snapshot in bounded]
 
 
 def past(daemon: RunningDaemon, age_seconds: float) -> model.Snapshot:

@@ -7,7 +7,6 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from zlib import decompress
 
 import pytest
 from hypothesis import given
@@ -23,6 +22,7 @@ from neurond.sources.simulated import SimulatedSource, simulated_shape
 from neurond.system.clocks import SteadyClock
 
 from neurontools import catalog, model
+from neurontools.client.packing import unpack
 from neurontools.model import Snapshot, SourceKind, health
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.convert import from_message
@@ -200,8 +200,11 @@ def put(
 
 
 def sequences(store: SnapshotStore, duration_seconds: float = 0.0, after: int = 0) -> list[int]:
-    messages = map(decompress, store.packed_history(duration_seconds, after))
-    return [pb.ListHistoryResponse.FromString(message).snapshot.sequence for message in messages]
+    moments = store.history(duration_seconds, after)[::-1]
+    messages = unpack(moment.packed for moment in moments)
+    found = [pb.ListHistoryResponse.FromString(message).snapshot.sequence for message in messages]
+    assert found == [moment.sequence for moment in moments]
+    return found
 
 
 def test_the_latest_message_is_the_snapshot() -> None:
@@ -220,7 +223,7 @@ def test_the_past_is_bounded_by_bytes() -> None:
     kept = sequences(store)
     assert kept == list(range(kept[0], 101))
     assert 5 <= len(kept) <= 20, "1000 random bytes, packed, each"
-    assert sum(map(len, store.packed_history(0, 0))) <= 20_000
+    assert sum(moment.packed.size_bytes for moment in store.history()) <= 20_000
     put(store, 101, noise=30_000)
     assert sequences(store) == [], "one that is larger than the whole past isn't kept"
     put(store, 102)
@@ -247,7 +250,7 @@ def test_a_part_of_the_past() -> None:
     put(store, 31, remember=False)
     assert store.latest.snapshot.sequence == 31
     assert sequences(store)[-1] == 30
-    reading = map(decompress, store.packed_history(0, 28))
+    reading = iter(store.history(0, 28))
     next(reading)
     for sequence in range(32, 300):
         put(store, sequence)

@@ -9,18 +9,17 @@ import queue
 import sys
 import threading
 import time
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
 from neurond.sources import DeviceSource
+from neurontools.client.packing import FAST_LEVEL
+from neurontools.client.timeline import Moment, MomentBuilder
 from neurontools.model import Health, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
-
-_COMPRESSION_LEVEL = 1  # zlib level: level 1 shrinks a snapshot to a tenth in well under a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +28,6 @@ class StoredSnapshot:
 
     snapshot: Snapshot
     message: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Past:
-    sequence: int
-    taken_at_seconds: float
-    packed: bytes
 
 
 class HealthMessageCache:
@@ -57,8 +49,9 @@ class SnapshotStore:
     def __init__(self, history_seconds: float, history_bytes: int) -> None:
         self._history_seconds = history_seconds
         self._history_bytes = history_bytes
-        self._packed_bytes = 0
-        self._past: deque[_Past] = deque()
+        self._builder = MomentBuilder(FAST_LEVEL)
+        self._past: deque[Moment] = deque()
+        self._past_bytes = 0
         self._latest: StoredSnapshot | None = None
         self._verdicts = HealthMessageCache()
         self._changed = asyncio.Event()
@@ -78,7 +71,7 @@ class SnapshotStore:
         message = reply.SerializeToString()
         entry = self._latest = StoredSnapshot(snapshot, message)
         if remember and self._history_seconds > 0:
-            self._remember(snapshot, message)
+            self._remember(message, reply.snapshot)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         return entry
@@ -92,41 +85,42 @@ class SnapshotStore:
     def past(self, age_seconds: float) -> bytes:
         """Returns the latest serialized snapshot of at least this age; if there is none, the oldest of the history."""
         until = self.latest.snapshot.taken_at_seconds - age_seconds
-        for past in reversed(self._past):
-            if past.taken_at_seconds <= until:
-                return zlib.decompress(past.packed)
-        return zlib.decompress(self._past[0].packed) if self._past else self.latest.message
+        for moment in reversed(self._past):
+            if moment.at_seconds <= until:
+                return moment.packed.message()
+        return self._past[0].packed.message() if self._past else self.latest.message
 
-    def packed_history(
+    def history(
         self,
-        duration_seconds: float,
-        after_sequence: int,
+        duration_seconds: float = 0.0,
+        after_sequence: int = 0,
         *,
         before_sequence: int = 0,
         most: int = 0,
-        newest_first: bool = False,
-    ) -> Iterator[bytes]:
-        """Returns the serialized snapshots of the last `duration_seconds`, each compressed with zlib.
+    ) -> list[Moment]:
+        """Returns the moments of the last `duration_seconds`, newest first.
 
         Their sequence numbers lie between `after_sequence` and `before_sequence`. Returns at most the latest `most` of
         them. For all four arguments, 0 means no limit.
         """
         since = self.latest.snapshot.taken_at_seconds - duration_seconds if duration_seconds > 0 else 0.0
-        found: list[bytes] = []
-        for past in reversed(self._past):
-            if past.sequence <= after_sequence or past.taken_at_seconds < since or (most and len(found) == most):
+        found: list[Moment] = []
+        for moment in reversed(self._past):
+            if moment.sequence <= after_sequence or moment.at_seconds < since or (most and len(found) == most):
                 break
-            if not before_sequence or past.sequence < before_sequence:
-                found.append(past.packed)
-        return iter(found) if newest_first else reversed(found)
+            if not before_sequence or moment.sequence < before_sequence:
+                found.append(moment)
+        return found
 
-    def _remember(self, snapshot: Snapshot, message: bytes) -> None:
-        packed = zlib.compress(message, _COMPRESSION_LEVEL)
-        self._past.append(_Past(snapshot.sequence, snapshot.taken_at_seconds, packed))
-        self._packed_bytes += len(packed)
-        oldest = snapshot.taken_at_seconds - self._history_seconds
-        while self._past and (self._past[0].taken_at_seconds < oldest or self._packed_bytes > self._history_bytes):
-            self._packed_bytes -= len(self._past.popleft().packed)
+    def _remember(self, message: bytes, snapshot: neuron_pb2.Snapshot) -> None:
+        moment = self._builder.make(message, snapshot)
+        if moment is None:
+            return
+        self._past.append(moment)
+        self._past_bytes += moment.size_bytes
+        oldest = moment.at_seconds - self._history_seconds
+        while self._past and (self._past[0].at_seconds < oldest or self._past_bytes > self._history_bytes):
+            self._past_bytes -= self._past.popleft().size_bytes
 
 
 _SWITCH_SECONDS = 0.0005
