@@ -52,7 +52,7 @@ mutants: $(VENV)/test.stamp
 
 # Which tests reach which blocks of statements: `make mutants` goes by it. Later it runs only changed files of tests.
 reach: $(VENV)/test.stamp
-	@$(BIN)/python scripts/mutants --record
+	@$(BIN)/python scripts/mutants --record $(if $(QUICK),--quick)
 
 consumers: $(VENV)/consumers/stamp
 

@@ -1,6 +1,6 @@
 """Finds small changes to the product that no test notices, and the tests that notice the other changes.
 
-    python scripts/mutants --record      # first runs all tests, later only changed test files
+    python scripts/mutants --record      # first runs all tests, later only those that are new or changed
     python scripts/mutants --seed 1 --count 400 --output matrix.json
 
 A room is a top-level folder of a package. The mutants are sampled from all rooms in proportion to their size. The same
@@ -8,6 +8,9 @@ seed samples the same mutants from the same source. Each mutant runs against the
 statements, in the order of `reach.py`. Each trial is a forked process on a copy of the tree. It is a fork of a process
 that has collected all tests, or, for code that runs at import, of one that has only imported the slow modules. The
 checkout is never changed. `table.toml` lists the central modules and the equivalent mutants.
+
+A stopped run keeps its results: `--record` continues the recording, and a run continues its `--output` file. A mutant
+of this file is tried again if its module has changed, or if it survived and the tests that reach it have changed.
 
 A mutant is killed if a test fails that passes without the mutant, or if its tests hang. Tests hang if they use no CPU
 time for a minute, fill the memory, or take several times their usual CPU time.
@@ -33,6 +36,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from collected import FailureRecorder
 from mutant import Mutant, mutants_of
@@ -43,6 +47,7 @@ TABLE = Path(__file__).with_name("table.toml")
 LEAST_PERCENT, LEAST_CENTRAL_PERCENT = 90.0, 95.0
 _COLLECTED_CPU_SECONDS = 3.0  # the first tests of a trial that has to collect them; collecting all takes longer
 _SUSPECT_CPU_SECONDS = 60.0  # more than a test needs
+_SAVED_SECONDS = 60.0  # the recording is saved so often
 _PACKAGES = ("neurontools", "daemon/neurond")
 _PRELOADED = (
     "pytest",
@@ -63,17 +68,19 @@ class NotPossible(Exception):
 class Outcome:
     """Result of one mutant.
 
-    `reaching_count`: number of tests that reach it. `tried`: the tests selected to run. `killers`: the tests that
-    failed because of it.
+    `reaching_count`: number of tests that reach it. `tried`: number of tests selected to run. `killers`: the tests
+    that failed because of it.
     """
 
     mutant: Mutant
     room: str
     is_central: bool
     reaching_count: int = 0
-    tried: list[str] = field(default_factory=list)
+    tried: int = 0
     killers: list[str] = field(default_factory=list)
     hung: bool = False
+    digest: str = ""
+    """Of the module and, for a survivor, of the tests that reach it. While it is the same, so is the result."""
     exit_code: int | None = 0
     """That of the last trial; None if it was killed. A survivor with another code than 0 ended its tests too early."""
     cpu_seconds: float = 0.0
@@ -98,6 +105,7 @@ def main() -> int:
     parser.add_argument(
         "--record", action="store_true", help="record which tests reach which blocks, and try no mutants"
     )
+    parser.add_argument("--quick", action="store_true", help="with --record: leave out the slow tests")
     parser.add_argument("--seed", type=int, default=1, help="draws the mutants (default: 1)")
     parser.add_argument("--count", type=int, default=100, help="how many; 0 for all (default: 100)")
     parser.add_argument("--module", default="", help="only of modules whose path has this in it")
@@ -121,7 +129,9 @@ def main() -> int:
             reach = Reach.of_modules(sources)
             if recording.exists() and (recorded := Reach.load(recording, sources)).modules == reach.modules:
                 reach = recorded.of_files(tests)
-            record(root, reach, tests, options.jobs).save(recording)
+            marker = "not slow" if options.quick else ""
+            for part in record(root, replace(reach, files=tests), marker, options.jobs):
+                part.save(recording)
             return 0
         table = tomllib.loads(TABLE.read_text("utf-8"))
         outcomes = drawn(list(population(sources, table, options.module)), options)
@@ -133,19 +143,23 @@ def main() -> int:
             raise NotPossible("no test run has been recorded; run it with --record first")
         reach = Reach.load(recording, sources)
         check_digests(reach, sources, {outcome.mutant.path for outcome in outcomes})
-        if reach.files != tests:
-            raise NotPossible("files of tests have changed since they were recorded; run it with --record again")
+        if reach.files != tests or not reach.complete:
+            raise NotPossible("tests have changed or are not recorded yet; run it with --record again")
         random.Random(options.seed).shuffle(outcomes)
         limits = Limits(options.budget, options.matrix)
-        for done, outcome in enumerate(try_all(root, outcomes, reach, options.jobs, limits), 1):
-            show(outcome, done, len(outcomes))
+        if options.output and options.output.exists():
+            continue_from(json.loads(options.output.read_text("utf-8")), outcomes, reach)
+        untried = [outcome for outcome in outcomes if not outcome.digest]
+        for done, outcome in enumerate(try_all(root, untried, reach, options.jobs, limits), 1):
+            outcome.digest = result_digest(outcome, reach)
+            show(outcome, done, len(untried))
             if options.output:
                 save(outcomes, options.output)
     except NotPossible as error:
         print(f"mutants: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print_table([outcome for outcome in outcomes if outcome.cpu_seconds])
+        print_table([outcome for outcome in outcomes if outcome.digest])
         return 130
     return print_table(outcomes)
 
@@ -221,6 +235,29 @@ def check_digests(reach: Reach, sources: Mapping[str, str], paths: Iterable[str]
             raise NotPossible(f"{path} has changed since the test run was recorded; run it with --record again")
 
 
+def result_digest(outcome: Outcome, reach: Reach) -> str:
+    """Returns the digest of all that the result of a mutant depends on."""
+    parts = [reach.modules[outcome.mutant.path][2]]
+    if not outcome.killed:
+        reaching = reach.tests_of(outcome.mutant.path, outcome.mutant.block)
+        parts += sorted(test.name + reach.files[test.file] for test in reaching)
+    return digest(" ".join(parts))
+
+
+def continue_from(rows: Iterable[Mapping[str, Any]], outcomes: Iterable[Outcome], reach: Reach) -> None:
+    """Takes over results of an earlier run that are still valid."""
+    known = {(row["path"], row["line"], row["source_line"], row["change"]): row for row in rows}
+    for each in outcomes:
+        mutant = each.mutant
+        row = known.get((mutant.path, mutant.line, mutant.source_line, mutant.change))
+        if row is None:
+            continue
+        earlier = replace(each, killers=row["killers"], hung=row["hung"], tried=row["tried"])
+        if result_digest(earlier, reach) == row["digest"]:
+            each.killers, each.hung, each.tried = row["killers"], row["hung"], row["tried"]
+            each.reaching_count, each.cpu_seconds, each.digest = row["reaching"], row["cpu_seconds"], row["digest"]
+
+
 @contextmanager
 def slots(root: Path, count: int) -> Iterator[list[Slot]]:
     """Yields copies of the tree and removes them afterwards. Does the slow imports once for all of them."""
@@ -235,30 +272,40 @@ def slots(root: Path, count: int) -> Iterator[list[Slot]]:
         yield [Slot(root, Path(directory) / str(number)) for number in range(count)]
 
 
-def record(root: Path, reach: Reach, tests: Mapping[str, str], jobs: int) -> Reach:
-    """Runs the unrecorded test files on instrumented copies, which share the files. Returns the whole recording."""
-    files = sorted(tests.keys() - reach.files.keys())
+def record(root: Path, reach: Reach, marker: str, jobs: int) -> Iterator[Reach]:
+    """Runs the tests without a row on instrumented copies, which share the files.
+
+    Yields the recording: once a minute what is known, and at the end the whole. `marker` is an expression of pytest.
+    """
+    files, names = sorted(reach.files), frozenset(test.name for test in reach.tests)
     with slots(root, max(1, min(jobs, len(files)))) as copies:
         probes = []
         for slot in copies:
             probes.append(instrument(slot.tree, reach))
             compileall.compile_dir(slot.tree, quiet=2, workers=1)
-        wait_for(Trial(copies[0], fork_pytest(copies[0], ["--collect-only", *sorted(tests)])))
-        imported = reached_blocks(probes[0])
-        trials = []
+        wait_for(Trial(copies[0], fork_pytest(copies[0], ["--collect-only", *files])))
+        reach = replace(reach, imported=reached_blocks(probes[0]), complete=False)
+        trials, outputs = [], []
         for number, (slot, reached) in enumerate(zip(copies, probes, strict=True)):
             rows = slot.tree.parent / "rows"
             rows.touch()
-            if part := files[number :: len(copies)]:
-                trials.append((Trial(slot, fork_pytest(slot, part, [ReachRecorder(reached, rows)])), rows))
-        for trial, _ in trials:
-            wait_for(trial)
+            outputs.append(rows)
+            arguments = ["-m", marker, *files[number :: len(copies)]]
+            trials.append(Trial(slot, fork_pytest(slot, arguments, [ReachRecorder(reached, rows, names)])))
+        running = list(trials)
+        while running:
+            deadline_seconds = time.monotonic() + _SAVED_SECONDS
+            while running and time.monotonic() < deadline_seconds:
+                time.sleep(1.0)
+                running = [trial for trial in running if trial.exit_code() is None]
+            found = [test for rows in outputs for test in read_rows(rows)]
+            yield replace(reach, tests=(*reach.tests, *found))
+        for trial in trials:
             print(trial.slot.output.read_text(errors="replace")[-3000:], file=sys.stderr)
-        found = [test for _, rows in trials for test in read_rows(rows)]
     print(
         f"{len(found)} tests recorded, of which {sum(not test.passed for test in found)} did not pass", file=sys.stderr
     )
-    return replace(reach, files=tests, tests=(*reach.tests, *found), imported=imported)
+    yield replace(reach, tests=(*reach.tests, *found), complete=True)
 
 
 def wait_for(trial: Trial) -> None:
@@ -279,6 +326,8 @@ def try_all(root: Path, outcomes: Iterable[Outcome], reach: Reach, jobs: int, li
     """Tries mutants with `jobs` trials in parallel. Yields each outcome when it is known."""
     verdicts: dict[str, bool] = {}
     waiting = deque(outcomes)
+    if not waiting:
+        return
     with slots(root, jobs) as free:
         for slot in free:
             compileall.compile_dir(slot.tree, quiet=2, workers=1)
@@ -327,7 +376,7 @@ class Attempt:
         first = matrix or (list(within(fitting, _COLLECTED_CPU_SECONDS)) if self._changed is None else [])
         rest = [test for test in fitting if test not in first]
         self._batches = deque(batch for batch in (first, rest) if batch)
-        outcome.tried += [test.name for test in fitting]
+        outcome.tried = len(fitting)
         self._stops_at_first = not matrix
         self._trial = self._next_trial()
 
@@ -434,12 +483,16 @@ def save(outcomes: Sequence[Outcome], path: Path) -> None:
             "hung": each.hung,
             "killers": each.killers,
             "reaching": each.reaching_count,
-            "tried": len(each.tried),
+            "tried": each.tried,
+            "cpu_seconds": round(each.cpu_seconds, 2),
+            "digest": each.digest,
         }
         for each in outcomes
-        if each.killed or each.cpu_seconds or each.tried
+        if each.digest
     ]
-    path.write_text(json.dumps(rows, indent=1), "utf-8")
+    unfinished = path.with_name(f"{path.name}.part")
+    unfinished.write_text(json.dumps(rows, indent=1), "utf-8")
+    unfinished.replace(path)
 
 
 def print_table(outcomes: Sequence[Outcome]) -> int:

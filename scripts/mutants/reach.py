@@ -77,6 +77,8 @@ class Reach:
     """For each module without blocks, which has only constants: the modules that import it."""
     imported: int = 0
     """A bit for each block that runs when the tests are collected."""
+    complete: bool = True
+    """False if the recording was stopped before its end."""
 
     @classmethod
     def of_modules(cls, sources: Mapping[str, str]) -> Reach:
@@ -95,14 +97,23 @@ class Reach:
         modules = {name: (first, count, of) for name, (first, count, of) in document["modules"].items()}
         tests = tuple(_decoded(row) for row in document["tests"])
         importers = cls.of_modules(sources).importers
-        return cls(modules, document["files"], tests, importers, int(document["imported"], 16))
+        imported, complete = int(document["imported"], 16), document.get("complete", True)
+        return cls(modules, document["files"], tests, importers, imported, complete)
 
     def save(self, path: Path) -> None:
         """Writes a recording."""
         rows = [_encoded(test) for test in self.tests]
         path.parent.mkdir(parents=True, exist_ok=True)
-        document = {"modules": self.modules, "files": self.files, "tests": rows, "imported": f"{self.imported:x}"}
-        path.write_text(json.dumps(document), "utf-8")
+        document = {
+            "modules": self.modules,
+            "files": self.files,
+            "tests": rows,
+            "imported": f"{self.imported:x}",
+            "complete": self.complete,
+        }
+        unfinished = path.with_name(f"{path.name}.part")
+        unfinished.write_text(json.dumps(document), "utf-8")
+        unfinished.replace(path)
 
     def of_files(self, files: Mapping[str, str]) -> Reach:
         """Returns the part of the recording whose test files still have these digests."""
@@ -194,11 +205,15 @@ def reached_blocks(record: Path) -> int:
 
 
 class ReachRecorder:
-    """A pytest plugin that writes a row for each test to `output`."""
+    """A pytest plugin that writes a row for each test to `output`. It leaves out the tests named `recorded`."""
 
-    def __init__(self, record: Path, output: Path) -> None:
-        self._record, self._output = record, output
+    def __init__(self, record: Path, output: Path, recorded: Collection[str]) -> None:
+        self._record, self._output, self._recorded = record, output, recorded
         self._outcomes: dict[str, bool] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Deselects the recorded tests."""
+        items[:] = [item for item in items if item.nodeid not in self._recorded]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -224,8 +239,9 @@ class ReachRecorder:
 
 
 def read_rows(path: Path) -> list[TestReach]:
-    """Reads the tests from a recorder's output."""
-    return [_decoded(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+    """Reads the tests from a recorder's output, without a row that is still being written."""
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    return [_decoded(json.loads(line)) for line in lines if line.endswith("\n")]
 
 
 def _encoded(test: TestReach) -> list[object]:
