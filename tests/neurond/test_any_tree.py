@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from operator import attrgetter
 from pathlib import Path
@@ -378,14 +378,14 @@ def _read_in_all_ways(roots: Roots) -> None:
     except UserError as error:
         assert "\n" not in str(error)
         return
-    for _ in range(3):
-        source.refresh()
-        reading = source.read()
-        for part in (*reading.devices, *reading.cores, *reading.processes, source.instance):
-            to_message(part)
-        assert all("\n" not in line and len(line) < 1000 for line in reading.warnings)
-        assert len(reading.warnings) < 32
-    source.close()
+    with closing(source):
+        for _ in range(3):
+            source.refresh()
+            reading = source.read()
+            for part in (*reading.devices, *reading.cores, *reading.processes, source.instance):
+                to_message(part)
+            assert all("\n" not in line and len(line) < 1000 for line in reading.warnings)
+            assert len(reading.warnings) < 32
 
 
 @_FUZZ
@@ -487,13 +487,13 @@ def test_after_any_change_of_counter_files_the_next_snapshot_is_right_or_unknown
         is_bad_from_the_start = data.draw(st.booleans())
         if is_bad_from_the_start:
             change()
-        source, rules = SysfsSource(tree.roots, time_in_use_unit="us"), RuleEvaluator()
-        sampler = Sampler(source, CoreAllocator(simulated_shape(catalog.load(kind))), None, 1.0, tree.roots)
-        for tick in range(2):
-            if tick and not is_bad_from_the_start:
-                change()
-            source.refresh()
-            snapshot = rules.evaluate(sampler.sample(), unknown=sampler.unknown_health)
-            to_message(snapshot)
-            _assert_right_or_unknown(tree, snapshot)
-        source.close()
+        rules = RuleEvaluator()
+        with closing(SysfsSource(tree.roots, time_in_use_unit="us")) as source:  # also if Hypothesis ends the example
+            sampler = Sampler(source, CoreAllocator(simulated_shape(catalog.load(kind))), None, 1.0, tree.roots)
+            for tick in range(2):
+                if tick and not is_bad_from_the_start:
+                    change()
+                source.refresh()
+                snapshot = rules.evaluate(sampler.sample(), unknown=sampler.unknown_health)
+                to_message(snapshot)
+                _assert_right_or_unknown(tree, snapshot)
