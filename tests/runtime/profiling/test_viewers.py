@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from neurontools.profile import Engine, Profile, SpanKind, read_directory
+from tests.harness import chromium
+from tests.harness.perfetto_ui import FOLDERS, perfetto_ui
 from tests.harness.profiled_scripts import TWELVE_STEPS, output_of
 from tests.harness.viewers import has_xprof, holistic_trace_analysis, rows, xprof
 
@@ -130,6 +132,21 @@ def test_a_trace_is_right_for_torch_and_has_a_track_a_core_and_arrows_from_each_
         assert product["args"]["source"].endswith("script.py:9")
         assert document["distributedInfo"]["rank"] == profile.metadata.rank
     assert cores == [0, 1]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not FOLDERS, reason="Perfetto's user interface is not installed; make viewers does it")
+@pytest.mark.skipif(chromium.PROGRAM is None, reason="chromium is not installed")
+def test_perfetto_shows_our_operators_launches_and_memory(run: Run) -> None:
+    (path, *_), profile = run.files("*.pt.trace.json.gz"), run.profiles[0]
+    with perfetto_ui(path) as ui:
+        assert ui.rows("select name from stats where severity in ('error', 'data_loss') and value > 0") == []
+        kernels = ui.rows("select count(*), sum(dur) from slice where category = 'kernel'")
+        arrows = ui.rows("select count(*) from flow")
+        levels = ui.rows("select distinct count(*) over (partition by track_id) from counter")  # a track a category
+    assert kernels == [[len(profile.operator_ns), pytest.approx(sum(profile.operator_ns), rel=1e-6)]]
+    assert arrows == [[len(profile.executions)]]
+    assert levels == [[len(profile.memory_levels)]]
 
 
 @pytest.mark.slow
