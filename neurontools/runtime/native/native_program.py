@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
 from weakref import WeakSet
 
@@ -189,21 +190,24 @@ class NumericsMismatch(RuntimeError):
     """A result of machine code differs from the operators' result. The message says what differs."""
 
 
+_object_numbers = count(1)
+
+
 def load_shared_object(code: bytes, name: str) -> Any:
     """Loads a shared object and returns torch's runner for it.
 
-    Loads from memory, because a file could be replaced after its verification. The descriptor stays open and keeps its
-    path: for another object with the same path, the loader would return this object again.
+    Loads from memory, because a file could be replaced after its verification. Each path is written in another way:
+    for a path that it has seen, the loader would return the earlier object.
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
         rest = memoryview(code)
         while rest:
             rest = rest[os.write(descriptor, rest) :]
-        return torch._C._aoti.AOTIModelContainerRunnerCpu(f"/proc/self/fd/{descriptor}", 1)
-    except BaseException:
+        distinction = "".join("/." if bit == "1" else "/" for bit in f"{next(_object_numbers):b}")
+        return torch._C._aoti.AOTIModelContainerRunnerCpu(f"/proc/self/fd{distinction}/{descriptor}", 1)
+    finally:
         os.close(descriptor)
-        raise
 
 
 class SegmentCode:

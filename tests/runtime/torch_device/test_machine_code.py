@@ -33,7 +33,7 @@ needs_compiler = pytest.mark.skipif(compiler_of(os.environ) is None, reason="nee
 # Trains until there is machine code, or so many steps; the learning rate is another one at each step. Of the compiler,
 # torch itself imports the settings alone.
 SCRIPT = """
-import json, sys
+import glob, json, os, sys
 from neurontools.runtime.launch.install import install_runtime
 install_runtime()
 import torch, torch_xla.core.xla_model as xm
@@ -68,6 +68,7 @@ print(json.dumps({
     "counters": {k: v for k, v in metrics.counters.items() if k.startswith("MachineCode")},
     "flops": core.statistics.flops_total, "executions": core.statistics.executions_total,
     "work": executor().work().moved_bytes,
+    "descriptors": [path for path in map(os.path.realpath, glob.glob("/proc/self/fd/*")) if "memfd:" in path],
     "inductor": [n for n in ("compile_fx", "graph", "scheduler") if f"torch._inductor.{n}" in sys.modules],
 }))
 """
@@ -115,6 +116,7 @@ def test_a_training_gets_machine_code_and_the_next_one_finds_it(
     assert first["losses"] == pytest.approx(first["wanted"], rel=1e-3, abs=1e-6)
     assert first["difference"] < 1e-3
     assert not first["inductor"], "the compiler is a process of its own"
+    assert not first["descriptors"], "a loaded object keeps none"
 
     second = told(run_python("-c", SCRIPT, "count", "60", **cache, **LEVEL_3))
     plain = told(run_python("-c", SCRIPT, "count", "60", **cache))
