@@ -95,3 +95,25 @@ def test_a_real_torch_xla_is_not_shadowed_unless_ours_is_forced(site_directory: 
     assert forced.stdout == "ours\n", forced.stderr
     without = python(site_directory, WHICH, **WORKER)
     assert without.stdout == "ours\n", without.stderr
+
+
+def test_a_training_imports_dynamo_only_when_it_compiles(site_directory: Path) -> None:
+    code = """
+import torch_xla, torch
+def weights(device, compiled):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, foreach=False)
+    step = torch.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4, device=device)).pow(2).mean().backward()
+        step()
+    return [p.tolist() for p in model.parameters()]
+equal = [weights("cpu", False) == weights("xla", False)]
+print("torch._dynamo" in sys.modules)
+equal.append(weights("cpu", True) == weights("xla", True))
+print("torch._dynamo" in sys.modules, *equal)
+"""
+    done = python(site_directory, code, NEURONTOOLS_RUNTIME="1", NEURON_COMPILE_CACHE_URL=str(site_directory / "cache"))
+    assert done.stdout.split() == ["False", "True", "True", "True"], done.stderr

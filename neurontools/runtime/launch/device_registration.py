@@ -28,6 +28,7 @@ from neurontools.runtime.tensors.cores import Reported, attach_cores
 from neurontools.runtime.tensors.device import DEFAULT_PENDING_BOUND, device, worker
 from neurontools.runtime.tensors.storages import storages
 from neurontools.runtime.torch_device import torch_module
+from neurontools.runtime.torch_device.deferred_imports import defer_dynamo
 from neurontools.runtime.torch_device.interrupts import guard_backward_hooks, resend_lost_interrupts
 from neurontools.runtime.torch_device.memory import add_memory_functions
 from neurontools.runtime.torch_device.parameters import account_parameters, keep_parameter_identity
@@ -132,6 +133,7 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
         watch_optimizers,  # must follow count_training_steps, whose step count it reads
         patch_torch_accelerator,
         guard_backward_hooks,
+        defer_dynamo,
         patch_torch_compile,
         patch_dtensor,
         patch_fsdp,

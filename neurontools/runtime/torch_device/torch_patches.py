@@ -27,6 +27,7 @@ from neurontools.runtime.reporting.stderr_lines import warn_once
 from neurontools.runtime.tensors.buffers import Tensor
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.torch_device import memory, torch_module
+from neurontools.runtime.torch_device.deferred_imports import restore_functions
 
 
 def patch_stock_torch() -> None:
@@ -223,6 +224,7 @@ def _register_with_dynamo(dynamo: Any) -> None:
     C++ calls such functions, for example the process group's while DistributedDataParallel synchronizes buffers.
     Functions that a compiled function calls, such as collectives, still become parts of its graph.
     """
+    restore_functions()
     dynamo.register_backend(compile_backend, "neuron")
     rules, runtime = dynamo.trace_rules, Path(__file__).parents[1]
     for package in iter_modules([str(runtime)]):
