@@ -31,7 +31,7 @@ class DiagDocument(TypedDict):
     devices: int | None
     began_at_unix_seconds: float
     seconds: float
-    stack: str
+    stack: str | None
     proves: str
     exit_code: int
     summary: str

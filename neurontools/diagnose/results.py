@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from neurontools.util.errors import EXIT_USAGE
 from neurontools.util.terminal import escape_controls
-from neurontools.util.units import counted, ranges_text
+from neurontools.util.units import byte_rate_text, counted, flops_text, ranges_text
 from neurontools.util.version import __version__
 
 TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
@@ -55,7 +55,10 @@ class TestResult:
 
 @dataclass(frozen=True, slots=True)
 class DiagReport:
-    """All results of one run. `stack` names the software that computed, and `proves` says what a pass proves."""
+    """All results of one run.
+
+    `stack` names the software that computed; "" if nothing was executed. `proves` says what a pass proves.
+    """
 
     level: int
     instance_type: str | None
@@ -100,18 +103,21 @@ def report_text(report: DiagReport) -> str:
     """Returns the report as text. Equal results of several devices are one line."""
     lines = [f"neuron-diag {__version__}, level {report.level}: {_host_text(report)}"]
     rows = [
-        (result.test, str(result.outcome), _place_text(devices, cores), result)
-        for result, devices, cores in _grouped(report.results)
+        (group.first.test, str(group.first.outcome), _place_text(sorted(group.devices), sorted(group.cores)), group)
+        for group in _grouped(report.results)
     ]
     widths = [max((len(row[column]) for row in rows), default=0) + 2 for column in range(3)]  # type: ignore[arg-type]
-    for test, outcome, place, result in rows:
+    for test, outcome, place, group in rows:
+        result = group.first
+        measured = _measured_text(group, is_simulated=report.is_simulated is True)
         mark = " [injected]" if result.injected else ""
         lines.append(
-            f"{test:<{widths[0]}}{outcome:<{widths[1]}}{place:<{widths[2]}}{escape_controls(result.reason)}{mark}"
+            f"{test:<{widths[0]}}{outcome:<{widths[1]}}{place:<{widths[2]}}{escape_controls(result.reason)}{measured}{mark}"
         )
         if result.action:
             lines.append(f"{'':<{sum(widths)}}do: {escape_controls(result.action)}")
-    return "\n".join((*lines, report.summary, report.proves, ""))
+    stack = [f"Computed by {report.stack}."] if report.stack else []
+    return "\n".join((*lines, report.summary, *stack, report.proves, ""))
 
 
 def report_document(report: DiagReport) -> DiagDocument:
@@ -124,7 +130,7 @@ def report_document(report: DiagReport) -> DiagDocument:
         "devices": report.device_count,
         "began_at_unix_seconds": report.began_at_unix_seconds,
         "seconds": round(report.seconds, 3),
-        "stack": report.stack,
+        "stack": report.stack or None,
         "proves": report.proves,
         "exit_code": report.exit_code,
         "summary": report.summary,
@@ -168,19 +174,44 @@ def report_metrics(report: DiagReport) -> str:
     return "\n".join((*lines, ""))
 
 
-def _grouped(results: Iterable[TestResult]) -> list[tuple[TestResult, tuple[int, ...], tuple[int, ...]]]:
-    """Groups results that differ only in their place. Returns the first of each group, its devices and cores."""
-    groups: dict[tuple[object, ...], tuple[TestResult, list[int], list[int]]] = {}
+@dataclass(slots=True)
+class _Group:
+    """Results that differ only in their place and measured value."""
+
+    first: TestResult
+    devices: set[int]
+    cores: set[int]
+    measured: list[float]
+
+
+def _grouped(results: Iterable[TestResult]) -> list[_Group]:
+    groups: dict[tuple[object, ...], _Group] = {}
     for result in results:
         key = (result.test, result.outcome, result.reason, result.action, result.injected)
-        _, devices, cores = groups.setdefault(key, (result, [], []))
+        if key not in groups:
+            groups[key] = _Group(result, set(), set(), [])
+        group = groups[key]
         if result.device_index is not None:
-            devices.append(result.device_index)
+            group.devices.add(result.device_index)
         if result.neuroncore_index is not None:
-            cores.append(result.neuroncore_index)
-    return [
-        (first, tuple(sorted(set(devices))), tuple(sorted(set(cores)))) for first, devices, cores in groups.values()
-    ]
+            group.cores.add(result.neuroncore_index)
+        if result.measured is not None:
+            group.measured.append(result.measured)
+    return list(groups.values())
+
+
+def _measured_text(group: _Group, *, is_simulated: bool) -> str:
+    """Returns the measured rates and the expected one, such as " (1.2 to 1.4 TFLOPS, peak 95.0 TFLOPS)"."""
+    text = _RATE_TEXTS.get(group.first.unit)
+    if text is None or not group.measured:
+        return ""
+    values = list(dict.fromkeys((text(min(group.measured)), text(max(group.measured)))))
+    expected = group.first.expected
+    peak = f", peak {text(expected)}" if expected is not None else ""
+    return f" ({' to '.join(values)}{' simulated' if is_simulated else ''}{peak})"
+
+
+_RATE_TEXTS = {"FLOP/s": flops_text, "bytes/s": byte_rate_text}
 
 
 def _place_text(devices: Sequence[int], cores: Sequence[int]) -> str:

@@ -44,6 +44,31 @@ TESTS = (
     DiagTest("kernel-log", 1, "the kernel log has no hardware error and no failed reset of a device"),
     DiagTest("memory", 1, "a device that no process holds has free HBM"),
     DiagTest("processes", 1, "no process on the device hangs, fails or is slow"),
+    DiagTest(
+        "matmul",
+        2,
+        "matrix products in fp32, bf16 and fp8 have exactly the expected results",
+        (
+            "nc-uncorrectable",
+            "dma-abort",
+            "hang-compute",
+            "numerical",
+            "out-of-bounds",
+            "queue-overflow",
+            "network-proxy",
+            "execution-unit-lost",
+            "bit-flip",
+        ),
+    ),
+    DiagTest("convolution", 2, "a convolution has exactly the expected result"),
+    DiagTest("random", 2, "random numbers and stochastic rounding have the expected statistics"),
+    DiagTest("hbm", 2, "patterns written to HBM are intact, and how fast HBM is"),
+    DiagTest("transfer", 2, "bytes return from the device as they were sent, and how fast"),
+    DiagTest("collective", 2, "a collective of the core alone ends at once", ("hang-collective", "collective-latency")),
+    DiagTest("speed", 2, "no core is much slower than the fastest one", ("slow-core",)),
+    DiagTest("reports", 2, "the daemon counts the executions of the tests", ("reports-lost",)),
+    DiagTest("all-reduce", 2, "sums over all devices are exact"),
+    DiagTest("all-gather", 2, "parts of all devices arrive intact"),
 )
 TEST_NAMES = tuple(test.name for test in TESTS)
 LEVELS = tuple(sorted({test.level for test in TESTS}))

@@ -20,7 +20,7 @@ from neurontools.rpc import fault_calls
 from neurontools.testing import DriverTree
 from tests.harness.command import RunCommand, calls
 from tests.harness.paths import ROOT
-from tests.harness.running_daemon import RunningDaemon
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
 
 
@@ -61,7 +61,9 @@ def test_a_healthy_host_passes_and_says_what_that_proves(
     assert schema["required"] == list(document)
 
 
-def test_each_fault_that_needs_no_execution_fails_the_test_that_claims_it(diag: RunCommand, start_daemon: Any) -> None:
+def test_each_fault_that_needs_no_execution_fails_the_test_that_claims_it(
+    diag: RunCommand, start_daemon: StartDaemon
+) -> None:
     daemon = start_daemon("--simulate", "trn2.48xlarge", "--interval", "0.05")  # has parts whose health is reported
     for test in TESTS:
         for kind in test.finds if test.level == 1 else ():

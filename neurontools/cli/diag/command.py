@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from neurontools.diagnose.table import DiagTest
 
 OPTIONS = (
-    Option("level", "how much to test; default: 1, which executes nothing on a device", short="r", value="N"),
+    Option("level", "1 executes nothing on a device; 2 computes on free cores; default: 1", short="r", value="N"),
     Option("test", "only these tests, of any level", value="NAMES", joins=True),
     Option("device", "only these devices: indices, ranges or PCI addresses", short="d", value="LIST", joins=True),
-    Option("timeout", "when to give up; default: 30", value="SECONDS"),
+    Option("timeout", "when to give up; default: 30 for level 1, 600 for level 2", value="SECONDS"),
     Option("json", "print the report as JSON", short="j"),
     Option("textfile", "also write metrics to this file, for the node exporter", value="FILE", completes=FILES),
     Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
@@ -50,7 +50,8 @@ OPTIONS = (
 USAGE = "neuron-diag [--level N] [--test NAMES] [--device LIST] [options]"
 SUMMARY = "Tests whether the Neuron devices of this host are good enough for a job."
 NOTES = """\
-Level 1 takes a second. It judges what the driver, the monitor daemon (neurond) and the environment say.
+Level 1 takes a second. It judges what the driver, the monitor daemon (neurond) and the environment say. Level 2 takes
+minutes. It computes on free cores and checks the results; cores that others hold are not tested.
 A pass is a statement on these tests only. On a simulated host, it says nothing about hardware.
 
 Environment:
@@ -66,7 +67,7 @@ EXIT_CODES = (
 )
 
 _COMMAND = "neuron-diag"
-_TIMEOUT_SECONDS = 30.0
+_TIMEOUTS_SECONDS = {1: 30.0, 2: 600.0}
 _LONGEST_TIMEOUT_SECONDS = 86_400.0
 _PROVES_SIMULATED = "The host is simulated: a pass proves that the tests work, and nothing about hardware."
 _PROVES_LEVEL_1 = "Nothing was executed: a pass proves that the driver and neurond report no problem."
@@ -85,9 +86,10 @@ def _run_diag(arguments: list[str]) -> int:
         given = parse_options(OPTIONS, arguments)
         if print_information(_COMMAND, sys.modules[__name__], given) or _print_tables(given):
             return 0
-        light_imports.install_dataclasses()
-        with light_imports.LightEnum():
-            from neurontools.diagnose import host_state, level1  # noqa: F401
+        if "level" not in given and "test" not in given:  # level 2 needs the real modules
+            light_imports.install_dataclasses()
+            with light_imports.LightEnum():
+                from neurontools.diagnose import host_state, level1  # noqa: F401
         return _Run(given).run()
     except UserError as error:
         # Exit code 1 means that a test failed, so an error needs another code.
@@ -117,10 +119,14 @@ class _Run:
 
         exclude_each_other(given, "simulate", "socket")
         self._given = given
-        self._level = whole_option(given, "level", LEVELS[0], LEVELS[0], LEVELS[-1])
-        self._tests = _named_tests(given, self._level)
+        self._tests = _named_tests(given, whole_option(given, "level", LEVELS[0], LEVELS[0], LEVELS[-1]))
         self._selection = DeviceSelection(given.get("device", ""))
-        self._timeout_seconds = seconds_option(given, "timeout", _TIMEOUT_SECONDS, 0.1, _LONGEST_TIMEOUT_SECONDS)
+        self._level = max(test.level for test in self._tests)
+        self._timeout_seconds = seconds_option(
+            given, "timeout", _TIMEOUTS_SECONDS[self._level], 0.1, _LONGEST_TIMEOUT_SECONDS
+        )
+        self._stack_name = ""
+        self._proves = _PROVES_LEVEL_1
         self._results: list[TestResult] = []
         self._state: HostState | None = None
         if given.get("textfile", "x").endswith("/"):
@@ -173,6 +179,32 @@ class _Run:
         context = CheckContext(os.environ, Roots.from_environment(os.environ), state.socket_path)
         for result in run_host_tests(state, context, [test.name for test in self._tests], indices):
             self._results.append(result)
+        if any(test.level > 1 for test in self._tests):
+            self._run_device_tests(state, indices)
+
+    def _run_device_tests(self, state: "HostState", indices: list[int]) -> None:
+        """Runs the tests that execute something, and marks failures on devices that have injected faults."""
+        from dataclasses import replace
+
+        from neurontools.diagnose.level2 import PROVES_LEVEL_2, DeviceTests
+        from neurontools.diagnose.results import Outcome
+        from neurontools.rpc import fault_calls
+
+        with DeviceTests(state.socket_path, indices, _write_progress) as tests:
+            self._stack_name, self._proves = tests.stack_name or self._stack_name, PROVES_LEVEL_2
+            found: list[TestResult] = []
+            try:
+                for result in tests.run([test.name for test in self._tests]):
+                    found.append(result)  # noqa: PERF402 - keeps the results before a timeout
+            finally:
+                _write_progress("")
+                faulty: set[int] = set()
+                if state.is_simulated and any(result.outcome is Outcome.FAIL for result in found):
+                    faulty.update(*(fault.device_indices for fault in fault_calls.list_faults(state.socket_path)))
+                self._results += [
+                    replace(result, injected=result.outcome is Outcome.FAIL and result.device_index in faulty)
+                    for result in found
+                ]
 
     def _read_state(self, path: str) -> "HostState":
         """Returns the state from the daemon at this socket. Raises NoDaemon or TimedOut if none answers there."""
@@ -207,8 +239,8 @@ class _Run:
             device_count=None if state is None else len(state.expected_indices),
             began_at_unix_seconds=began_at_unix_seconds,
             seconds=seconds,
-            stack="none: nothing was executed on a device",
-            proves=_PROVES_SIMULATED if state is not None and state.is_simulated else _PROVES_LEVEL_1,
+            stack=self._stack_name,
+            proves=_PROVES_SIMULATED if state is not None and state.is_simulated else self._proves,
             results=tuple(self._results),
         )
 
@@ -225,6 +257,12 @@ def _named_tests(given: dict[str, str], level: int) -> tuple["DiagTest", ...]:
                 f"--test: {error_excerpt(name)} is none of the tests {', '.join(TEST_NAMES)}; give one", EXIT_USAGE
             )
     return select_tests(level, names)
+
+
+def _write_progress(text: str) -> None:
+    """Shows what runs now on the last line of the terminal; "" clears the line."""
+    if os.isatty(2):
+        os.write(2, f"\r\x1b[K{text and f'neuron-diag: {text}'}".encode())
 
 
 def _write_textfile(path: str, text: str) -> None:

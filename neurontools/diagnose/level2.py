@@ -1,0 +1,380 @@
+"""Level 2 of neuron-diag: runs the workload on free cores, and judges what it measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+from neurontools import catalog
+from neurontools.client.daemon_client import Client
+from neurontools.diagnose.results import Outcome, TestResult
+from neurontools.driver.environment import LNC, VISIBLE_CORES, logical_neuroncore_config
+from neurontools.model import LogicalNeuronCore, Snapshot, SourceKind, logical_cores
+from neurontools.util.signals import PARENT_PID_VARIABLE, blocking_interrupts
+
+CORE_TESTS = ("matmul", "convolution", "random", "hbm", "transfer", "collective", "speed")
+RANK_TESTS = ("all-reduce", "all-gather")
+SIMULATED_STACK = "neurontools.runtime: the cores are simulated, and the CPU computes"
+AWS_STACK = "torch_neuronx of AWS"
+PROVES_LEVEL_2 = "A pass proves that these computations were right on this hardware, now."
+_EXECUTION_TIMEOUT = "NEURON_RT_EXEC_TIMEOUT"
+_EXECUTION_TIMEOUT_SECONDS = 10
+_SILENCE_SECONDS = {True: 300.0, False: 1800.0}  # simulated or not; on hardware, a program may compile for minutes
+_SLOW_FACTOR = 1.6  # a core is slow if the fastest one is so many times as fast
+_LATE_SECONDS, _LATE_FACTOR = 0.02, 5.0  # a collective is late if it takes longer than the shortest by both
+_CONFIRMATIONS = 2  # further runs that must also find a core slow, because a busy host delays any core at times
+_COUNTED_SECONDS = 10.0
+_MOST_LINE_BYTES = 2**16
+_END_SECONDS = 5.0
+_SIZES = {
+    True: {"hbm_bytes": 1 << 22, "transfer_bytes": 1 << 20, "speed_size": 256, "rounds": 5, "words": 1 << 16},
+    False: {"hbm_bytes": 1 << 30, "transfer_bytes": 1 << 28, "speed_size": 4096, "rounds": 10, "words": 1 << 24},
+}
+_RETRY = "run neuron-diag again on this device; if it fails again, move the work and have the host replaced"
+_SLOW_ACTION = "keep jobs off this device; stop and start the instance to get another host"
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _CoreRange:
+    """Consecutive free logical cores, which one process can hold."""
+
+    cores: tuple[LogicalNeuronCore, ...]
+
+    def __str__(self) -> str:
+        first, last = self.cores[0].index, self.cores[-1].index
+        return str(first) if first == last else f"{first}-{last}"
+
+
+class DeviceTests:
+    """The tests that execute something. Close it, or use it as a context manager: that ends all its processes."""
+
+    def __init__(self, socket_path: str, device_indices: Collection[int], progress: Progress) -> None:
+        self._socket_path = socket_path
+        self._progress = progress
+        with Client(socket_path) as client:
+            self._snapshot = client.snapshot()
+        self._lnc = logical_neuroncore_config(os.environ)
+        if self._lnc not in self._snapshot.instance.logical_neuroncore_configs:
+            self._lnc = None
+        self.is_simulated = self._snapshot.source is SourceKind.SIMULATED
+        self._cores = [core for core in logical_cores(self._snapshot, self._lnc) if core.device_index in device_indices]
+        self._stack = ExitStack()
+        self._directory = ""
+
+    def __enter__(self) -> DeviceTests:
+        self._directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="neuron-diag-"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def stack_name(self) -> str | None:
+        """Name of the software that computes; None if this host has none for its devices."""
+        if self.is_simulated:
+            return SIMULATED_STACK if find_spec("torch") is not None else None
+        return AWS_STACK if find_spec("torch_neuronx") is not None else None
+
+    def run(self, names: Sequence[str]) -> Iterator[TestResult]:
+        """Runs the tests with these names on all free cores. Cores that others hold are skipped."""
+        on_cores = [name for name in names if name in (*CORE_TESTS, *RANK_TESTS, "reports")]
+        if not on_cores:
+            return
+        if self.stack_name is None:
+            what = "torch" if self.is_simulated else "torch_neuronx"
+            action = (
+                "pip install 'neurontools[runtime]'" if self.is_simulated else "activate the environment of the SDK"
+            )
+            for name in on_cores:
+                yield TestResult(name, Outcome.NOT_RUN, f"{what} is not installed here", action)
+            return
+        free = [core for core in self._cores if core.is_free is True]
+        for core in self._cores:
+            if core.is_free is not True:
+                pids = ", ".join(map(str, core.owner_pids or core.candidate_pids))
+                reason = f"not tested: PID {pids} holds the core" if pids else "not tested: the core may be held"
+                for name in on_cores:
+                    yield TestResult(name, Outcome.SKIP, reason, "", core.device_index, core.index)
+        if free:
+            yield from self._run_on_cores(on_cores, free)
+
+    def _run_on_cores(self, names: Sequence[str], free: list[LogicalNeuronCore]) -> Iterator[TestResult]:
+        core_tests = [name for name in names if name in CORE_TESTS]
+        if core_tests:
+            before = self._executions()
+            for cores in _ranges(free):
+                yield from self._judged(cores, core_tests)
+            if "reports" in names:
+                yield from self._count_results(before, free)
+        if any(name in RANK_TESTS for name in names):
+            ranks = list({core.device_index: core for core in reversed(free)}.values())[::-1]
+            ranks = ranks if len(ranks) > 1 else free[:2]
+            yield from self._run_ranks([name for name in names if name in RANK_TESTS], ranks)
+
+    def _judged(self, cores: _CoreRange, names: Sequence[str]) -> Iterator[TestResult]:
+        results = [*self._run_range(cores, names)]
+        suspects = _suspects(results)
+        for _ in range(_CONFIRMATIONS):
+            if not suspects:
+                break
+            again = [*self._run_range(cores, sorted({test for test, _ in suspects}))]
+            suspects &= _suspects(again)
+        best = _best(results)
+        for result in results:
+            yield self._with_expectation(
+                _slow_result(result, best) if (result.test, result.neuroncore_index) in suspects else result
+            )
+
+    def _run_range(self, cores: _CoreRange, names: Sequence[str]) -> Iterator[TestResult]:
+        """Runs the workload in a process that holds these cores."""
+        plan = {"cores": [*range(len(cores.cores))], "tests": [*names], **_SIZES[self.is_simulated]}
+        process = _Workload(self._command(plan), self._environment({VISIBLE_CORES: str(cores)}), self._stack)
+        expected = {(core.index, name) for core in cores.cores for name in names}
+        running: tuple[LogicalNeuronCore, str] | None = None
+        for line in process.lines(_SILENCE_SECONDS[self.is_simulated]):
+            core = cores.cores[line["core"]]
+            if "begin" in line:
+                running = core, line["begin"]
+                self._progress(f"{line['begin']} on core {core.index}, {len(expected)} to do")
+            else:
+                expected.discard((core.index, line["test"]))
+                yield self._result(line, core)
+        for core in cores.cores:
+            for name in names:
+                if (core.index, name) in expected:
+                    is_culprit = running == (core, name)
+                    yield _missing_result(name, core, process.failure, is_culprit=is_culprit)
+
+    def _run_ranks(self, names: Sequence[str], ranks: Sequence[LogicalNeuronCore]) -> Iterator[TestResult]:
+        """Runs collectives between processes, each of which holds a core of another device if there are several."""
+        if len(ranks) < 2:
+            for name in names:
+                yield TestResult(name, Outcome.SKIP, "needs two free cores", "", ranks[0].device_index)
+            return
+        plan = {"size": len(ranks), "store": f"{self._directory}/store", **_SIZES[self.is_simulated]}
+        plan["timeout_seconds"] = _SILENCE_SECONDS[self.is_simulated]
+        Path(self._directory, "store").unlink(missing_ok=True)
+        processes = [
+            _Workload(
+                self._command({**plan, "rank": rank}),
+                self._environment({VISIBLE_CORES: str(core.index), "RANK": str(rank), "WORLD_SIZE": str(len(ranks))}),
+                self._stack,
+            )
+            for rank, core in enumerate(ranks)
+        ]
+        found: dict[tuple[str, int], TestResult] = {}
+        for core, process in zip(ranks, processes, strict=True):
+            self._progress(f"collectives on core {core.index} of {len(ranks)}")
+            for line in process.lines(_SILENCE_SECONDS[self.is_simulated]):
+                if "test" in line:
+                    found[line["test"], core.index] = self._result(line, core)
+            if process.failure or any(result.outcome is Outcome.FAIL for result in found.values()):
+                for other in processes:
+                    other.end()
+        for name in names:
+            for core, process in zip(ranks, processes, strict=True):
+                result = found.get((name, core.index))
+                yield result or _missing_result(name, core, process.failure, is_culprit=False)
+
+    def _count_results(
+        self, before: Mapping[int, int | None], free: Sequence[LogicalNeuronCore]
+    ) -> Iterator[TestResult]:
+        """Compares the executions that the daemon counted on each device with those of the workload."""
+        devices = sorted({core.device_index for core in free})
+
+        def uncounted(now: Mapping[int, int | None]) -> list[int]:
+            return [index for index in devices if now.get(index) is not None and now.get(index) == before.get(index)]
+
+        lost = devices
+        with Client(self._socket_path) as client:
+            for snapshot in client.watch(duration_seconds=_COUNTED_SECONDS):
+                lost = uncounted(_executions_by_device(snapshot))
+                if not lost:
+                    break
+        for index in devices:
+            if index in lost:
+                action = "see the log of neurond; restart it"
+                yield TestResult("reports", Outcome.FAIL, "neurond counted no execution of the test", action, index)
+            else:
+                yield TestResult("reports", Outcome.PASS, "neurond counted the executions of the test", "", index)
+
+    def _executions(self) -> dict[int, int | None]:
+        return _executions_by_device(self._snapshot)
+
+    def _result(self, line: Mapping[str, Any], core: LogicalNeuronCore) -> TestResult:
+        outcome = Outcome(line["outcome"])
+        return TestResult(
+            str(line["test"]),
+            outcome,
+            str(line["reason"])[:1000],
+            _RETRY if outcome is Outcome.FAIL else "",
+            core.device_index,
+            core.index,
+            line.get("measured"),
+            unit=str(line.get("unit", "")),
+        )
+
+    def _with_expectation(self, result: TestResult) -> TestResult:
+        """Adds the peak of the catalog to a measured rate."""
+        name = self._snapshot.instance.instance_type
+        if result.measured is None or name not in catalog.names():
+            return result
+        if result.test == "speed":
+            peak = catalog.peak_flops_per_logical_core(name, self._lnc)
+            return replace(result, expected=peak, source=f"catalog: bf16 peak of a core of {name}")
+        family = catalog.load(name).family
+        if result.test == "hbm" and family.memory_bandwidth_bytes_per_second.value is not None:
+            peak = float(family.memory_bandwidth_bytes_per_second.value)
+            return replace(result, expected=peak, source=f"catalog: HBM bandwidth of a device of {name}")
+        return result
+
+    def _command(self, plan: Mapping[str, Any]) -> list[str]:
+        launcher = ["-m", "neurontools.runtime"] if self.is_simulated else []
+        return [sys.executable, *launcher, str(Path(__file__).with_name("workload.py")), json.dumps(plan)]
+
+    def _environment(self, changes: Mapping[str, str]) -> dict[str, str]:
+        environment = {name: value for name, value in os.environ.items() if name not in _REMOVED_VARIABLES}
+        environment |= {
+            "NEURONTOOLS_SOCKET": self._socket_path,
+            "NEURON_RT_STOCHASTIC_ROUNDING_EN": "1",
+            _EXECUTION_TIMEOUT: os.environ.get(_EXECUTION_TIMEOUT, str(_EXECUTION_TIMEOUT_SECONDS)),
+            PARENT_PID_VARIABLE: str(os.getpid()),
+            **changes,
+        }
+        if self._lnc is not None:
+            environment[LNC] = str(self._lnc)
+        if self.is_simulated:
+            environment |= {
+                "NEURONTOOLS_DEVICE": "xla",
+                "NEURON_COMPILE_CACHE_URL": f"{self._directory}/cache",
+                "OMP_NUM_THREADS": "1",
+            }
+        return environment
+
+
+_REMOVED_VARIABLES = frozenset(
+    ("NEURON_RT_NUM_CORES", "NEURON_CC_FLAGS", "XLA_USE_BF16", "XLA_DOWNCAST_BF16", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+)
+
+
+class _Workload:
+    """A process of the workload. It ends when `stack` closes."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], stack: ExitStack) -> None:
+        self.failure = ""  # why the process wrote no further line; "" while it runs, or after a good end
+        self._errors: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+        with blocking_interrupts():
+            self._process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors
+            )
+        stack.callback(self.end)
+
+    def lines(self, silence_seconds: float) -> Iterator[dict[str, Any]]:
+        """Yields the lines of the process until it ends, or until it is silent for so long."""
+        stdout = self._process.stdout
+        if stdout is None or stdout.closed:
+            return
+        rest = b""
+        while True:
+            if not select.select([stdout], [], [], silence_seconds)[0]:
+                self.failure = f"no answer within {silence_seconds:g} s"
+                break
+            data = os.read(stdout.fileno(), _MOST_LINE_BYTES)
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                if line.startswith(b"{"):
+                    yield json.loads(line)
+        if not self.failure:
+            code = self._process.wait()
+            self.failure = "" if code == 0 else self._last_error(code)
+        self.end()
+
+    def end(self) -> None:
+        process = self._process
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def _last_error(self, code: int) -> str:
+        self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, self._errors.tell() - _MOST_LINE_BYTES))
+        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        end = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"the test process ended with {end}" + (f": {lines[-1][:300]}" if lines else "")
+
+
+def _ranges(free: Sequence[LogicalNeuronCore]) -> list[_CoreRange]:
+    ranges: list[list[LogicalNeuronCore]] = []
+    for core in free:
+        if ranges and ranges[-1][-1].index + 1 == core.index:
+            ranges[-1].append(core)
+        else:
+            ranges.append([core])
+    return [_CoreRange(tuple(cores)) for cores in ranges]
+
+
+def _executions_by_device(snapshot: Snapshot) -> dict[int, int | None]:
+    counts: dict[int, int | None] = {}
+    for core in snapshot.cores:
+        if core.executions_total is not None:
+            counts[core.device_index] = (counts.get(core.device_index) or 0) + core.executions_total
+    return counts
+
+
+def _best(results: Sequence[TestResult]) -> dict[str, float]:
+    """Returns the best value of the tests that compare cores: the highest speed and the shortest collective."""
+    values: dict[str, list[float]] = {}
+    for result in results:
+        if result.outcome is Outcome.PASS and result.measured is not None:
+            values.setdefault(result.test, []).append(result.measured)
+    return {test: max(found) if test == "speed" else min(found) for test, found in values.items()}
+
+
+def _suspects(results: Sequence[TestResult]) -> set[tuple[str, int | None]]:
+    """Returns test and core of the results that are much worse than the best core."""
+    best, found = _best(results), set()
+    for result in results:
+        if result.measured is None or result.test not in best:
+            continue
+        limit = best[result.test]
+        if (result.test == "speed" and result.measured * _SLOW_FACTOR < limit) or (
+            result.test == "collective" and result.measured > limit * _LATE_FACTOR + _LATE_SECONDS
+        ):
+            found.add((result.test, result.neuroncore_index))
+    return found
+
+
+def _slow_result(result: TestResult, best: Mapping[str, float]) -> TestResult:
+    limit, measured = best[result.test], result.measured or 0.0
+    if result.test == "speed":
+        reason = f"the fastest core is {limit / measured:.1f} times as fast"
+    else:
+        reason = f"a collective takes {measured * 1e3:.0f} ms, on the best core {limit * 1e3:.1f} ms"
+    return replace(result, outcome=Outcome.FAIL, reason=reason, action=_SLOW_ACTION)
+
+
+def _missing_result(test: str, core: LogicalNeuronCore, failure: str, *, is_culprit: bool) -> TestResult:
+    """Returns the result of a test that gave none. The test that ran when the process failed is a failure."""
+    reason = failure or "a peer failed"
+    outcome = Outcome.FAIL if is_culprit else Outcome.NOT_RUN
+    return TestResult(test, outcome, reason, _RETRY, core.device_index, core.index)

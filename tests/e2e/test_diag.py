@@ -1,0 +1,94 @@
+"""neuron-diag, level 2: what it computes on free cores, and the faults that only an execution meets."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neurontools.diagnose.level2 import SIMULATED_STACK
+from neurontools.diagnose.table import TESTS
+from neurontools.faults.kinds import KINDS
+from neurontools.faults.requests import FaultRequest
+from neurontools.rpc import fault_calls
+from tests.harness import python_process
+from tests.harness.attached_process import AttachedProcess
+from tests.harness.neuron_run import environment
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
+
+pytest.importorskip("torch")
+COMMAND = (sys.executable, "-m", "neurontools.cli.diag.command")
+FOUND = [(test.name, kind) for test in TESTS if test.level == 2 for kind in test.finds]
+
+
+def diag(daemon: RunningDaemon, directory: Path, *arguments: str) -> dict[str, Any]:
+    """The report of a run; no file of it is left."""
+    (directory / "tmp").mkdir(exist_ok=True)
+    done = python_process.run(
+        [*COMMAND, "--json", *arguments],
+        loaded=python_process.TORCH,
+        text=True,
+        cwd=directory,
+        env=environment(directory, daemon.socket, TMPDIR=str(directory / "tmp"), NEURON_RT_EXEC_TIMEOUT="2"),
+    )
+    assert os.listdir(directory / "tmp") == []  # noqa: PTH208
+    assert done.stderr == ""
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["exit_code"] == done.returncode
+    return document
+
+
+def outcomes(document: dict[str, Any], test: str, device_index: int) -> set[str]:
+    return {
+        each["outcome"] for each in document["results"] if (each["test"], each["device_index"]) == (test, device_index)
+    }
+
+
+def test_free_cores_are_tested_and_held_ones_are_left_alone(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "0.05")
+    with AttachedProcess(daemon, "1") as holder:
+        document = diag(daemon, tmp_path, "--level", "2", "--device", "0-1")
+        assert daemon.holders() == [holder.pid]
+    assert document["exit_code"] == 0, document["summary"]
+    assert document["stack"] == SIMULATED_STACK
+    assert "nothing about hardware" in document["proves"]
+    assert {each["test"] for each in document["results"]} == {test.name for test in TESTS}
+    held = {each["reason"] for each in document["results"] if each["neuroncore_index"] == 0}
+    assert held == {f"not tested: PID {holder.pid} holds the core"}
+    passed = [each for each in document["results"] if each["outcome"] == "pass"]
+    speed = next(each for each in passed if each["test"] == "speed")
+    assert (speed["expected"], speed["unit"]) == (95e12, "FLOP/s")
+    assert speed["source"].startswith("catalog: ")
+    assert [each["reason"] for each in passed if each["test"] == "all-reduce"] == ["sums of 2 ranks are exact"] * 2
+
+
+@pytest.mark.parametrize(
+    ("test", "kind"),
+    [pytest.param(test, kind, marks=() if kind == "bit-flip" else pytest.mark.slow) for test, kind in FOUND],
+)
+def test_each_fault_fails_the_test_that_claims_to_find_it(
+    start_daemon: StartDaemon, tmp_path: Path, test: str, kind: str
+) -> None:
+    daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "0.05")
+    fault_calls.inject(daemon.socket, [FaultRequest(kind, device_index=1)])
+    names = f"matmul,{test}" if test == "reports" else test
+    document = diag(daemon, tmp_path, "--test", names, "--device", "1-2")
+    assert document["exit_code"] == 1, document
+    assert "fail" in outcomes(document, test, 1), document
+    if test != "reports":  # one process holds both devices, and its reports are lost
+        assert outcomes(document, test, 2) == {"pass"}, document
+    failed = [each for each in document["results"] if each["outcome"] == "fail"]
+    assert any(each["injected"] and each["action"] for each in failed)
+    fault_calls.heal(daemon.socket)
+    wait_until(lambda: not daemon.holders())
+    assert diag(daemon, tmp_path, "--test", names, "--device", "1-2")["exit_code"] == 0
+
+
+def test_every_fault_is_claimed_by_a_test() -> None:
+    claimed = {kind for test in TESTS for kind in test.finds}
+    assert claimed | {"host-lost"} == KINDS.keys()
