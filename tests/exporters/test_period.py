@@ -153,6 +153,7 @@ NOW = replace(
         pytest.param({}, None, OF_THE_DAEMON, id="gone"),
         pytest.param({}, training(attached_at_unix_seconds=0.5), OF_THE_DAEMON, id="attached anew"),
         pytest.param({"measured_at_seconds": 11.0}, training(), OF_THE_DAEMON, id="the same report"),
+        pytest.param({"measured_at_seconds": 10.5}, training(), (1.0, 400.0), id="reports half a second apart"),
         pytest.param({"busy_seconds_total": 5.0, "flop_total": 500}, training(), OF_THE_DAEMON, id="counters fell"),
         pytest.param({"busy_seconds_total": None, "flop_total": None}, training(), OF_THE_DAEMON, id="unknown"),
     ],
