@@ -12,8 +12,8 @@ checkout is never changed. `table.toml` lists the central modules and the equiva
 A stopped run keeps its results: `--record` continues the recording, and a run continues its `--output` file. A mutant
 of this file is tried again if its module has changed, or if it survived and the tests that reach it have changed.
 
-A mutant is killed if a test fails that passes without the mutant, or if its tests hang. Tests hang if they use no CPU
-time for a minute, fill the memory, or take several times their usual CPU time.
+A mutant is killed if a test fails that passes without the mutant, if pytest can't import conftest.py, or if its tests
+hang. Tests hang if they use no CPU time for a minute, fill the memory, or take several times their usual CPU time.
 
 Exit codes: 0 enough mutants were killed, 1 too few, 2 the run was not possible, 130 interrupted.
 """
@@ -38,6 +38,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from collected import FailureRecorder
 from mutant import Mutant, mutants_of
 from reach import Reach, ReachRecorder, TestReach, digest, instrument, reached_blocks, read_rows
@@ -47,6 +48,7 @@ TABLE = Path(__file__).with_name("table.toml")
 LEAST_PERCENT, LEAST_CENTRAL_PERCENT = 90.0, 95.0
 _COLLECTED_CPU_SECONDS = 3.0  # the first tests of a trial that has to collect them; collecting all takes longer
 _SUSPECT_CPU_SECONDS = 60.0  # more than a test needs
+_CONFTEST = "tests/conftest.py"  # killer of a mutant with which pytest can't import it, and gives a usage error
 _SAVED_SECONDS = 60.0  # the recording is saved so often
 _PACKAGES = ("neurontools", "daemon/neurond")
 _PRELOADED = (
@@ -370,6 +372,8 @@ class Attempt:
         if not reach.is_imported(outcome.mutant.path, outcome.mutant.block):
             self._changed = outcome.mutant.changed_code(str(slot.tree / outcome.mutant.path))
         tests = reach.tests_of(outcome.mutant.path, outcome.mutant.block)
+        if outcome.mutant.has_caches:  # a function with a cache runs only in the first test that needs it
+            tests += [test for test in reach.tests_of(outcome.mutant.path, None) if test not in tests]
         fitting = list(within(self._trusted(tests), limits.cpu_seconds))
         outcome.reaching_count = len(tests)
         matrix = list(within(fitting, limits.matrix_cpu_seconds)) if limits.matrix_cpu_seconds else []
@@ -421,6 +425,8 @@ class Attempt:
         else:
             self.outcome.hung = hung
             self.outcome.killers += sorted(name for name in failed if self._passes_alone.get(name))
+            if self.outcome.exit_code == pytest.ExitCode.USAGE_ERROR:
+                self.outcome.killers.append(_CONFTEST)
             self._suspects = sorted(name for name in failed if name not in self._passes_alone)
             if self._suspects:
                 return self._start(dict.fromkeys(self._suspects, _SUSPECT_CPU_SECONDS), has_mutant=False)

@@ -64,6 +64,12 @@ class Mutant:
         """Returns the change in one line."""
         return f"{_shown(self.original)} → {_shown(self.replacement)}"
 
+    @property
+    def has_caches(self) -> bool:
+        """Whether a function of the module has the decorator `cache` or `lru_cache`."""
+        functions = (node for node in ast.walk(self.tree) if isinstance(node, _FUNCTION_NODES))
+        return any("cache" in ast.unparse(each) for function in functions for each in function.decorator_list)
+
     def text(self) -> str:
         """Returns the source of the changed module, without comments."""
         with self._applied():
