@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from neurontools.estimate.counted_run import CountedRun, EstimateError
+from neurontools.estimate.families import ModelFamily
 from neurontools.estimate.instances import InstanceHardware
 
 
@@ -49,9 +50,11 @@ class Interval:
         return low if low == high else f"{low} to {high}"
 
 
-ETA = Interval(0.297 / 1.8, 0.297 * 1.8)
-"""The share of the peak FLOPS that training reaches. Seven families of published training runs reach 0.15 to 0.70; the
-interval is their geometric mean, 0.297, divided and multiplied by 1.8."""
+_COMMON_ETA = 0.23
+_ETA_BY_FAMILY = {ModelFamily.DECODER: 0.27}
+_ETA_FACTOR = 2.0
+BEST_ETA = 0.64
+"""The largest share of the peak FLOPS that a published training run reaches: BERT-Large in float32."""
 
 LAUNCH_SECONDS = 0.27e-3
 """The time to launch a small graph, fitted to AWS's published inference benchmarks."""
@@ -66,9 +69,20 @@ BUS_BYTES_PER_SECOND = Interval(52.8e9, 103.9e9)
 COLLECTIVE_SECONDS = Interval(58e-6, 300e-6)
 """The time of a small all-reduce inside an instance, for 2 and 16 ranks: AWS's guide to nccom-test."""
 
-FAMILIES_HELD, FAMILIES = 5, 7
-"""The estimated interval contains the measured step time for 5 of 7 families of published training runs, as
-`scripts/estimate-errors` computes."""
+ROWS_HELD, ROWS = 62, 75
+"""The estimated interval contains the measured step time for 62 of 75 published training runs, if it is derived without
+the runs of the same model, as `scripts/estimate-errors` computes."""
+
+
+def training_eta(family: ModelFamily) -> Interval:
+    """Returns the share of the peak FLOPS that a training reaches, with all time of the host in it.
+
+    The middle is the geometric mean of published training runs, in which each model counts once. Only decoders have a
+    mean of their own: for other families, it would increase the error of runs that were left out.
+    """
+    middle = _ETA_BY_FAMILY.get(family, _COMMON_ETA)
+    return Interval(middle / _ETA_FACTOR, middle * _ETA_FACTOR)
+
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "tf32": "tf32", "fp8": "float8_e4m3fn"}
 _LEAST_SPREAD = 0.10  # mean error of fits to published runs of a ViT-B/16, tested on runs that were held out
@@ -134,17 +148,29 @@ class StepTimeFit:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Two fits to measured runs of one model: in one, host and device time overlap; in the other, they add up."""
+    """Fits to measured runs of one model: in some, host and device time overlap; in others, they add up.
+
+    Two runs with different executions per compute time have one fit of each kind. Otherwise the time of the host is
+    open: `extremes` are other fits that the runs allow, with the most and the least host time.
+    """
 
     overlapping: StepTimeFit
     adding: StepTimeFit
     spread: float  # mean relative error of the better fit, at least 0.10
     row_count: int
+    extremes: tuple[StepTimeFit, ...] = ()
 
     @classmethod
-    def of(cls, rows: Sequence[CalibrationRow], flops_per_sample: float, run_workers: int = 1) -> Calibration:
+    def of(
+        cls,
+        rows: Sequence[CalibrationRow],
+        flops_per_sample: float,
+        run_workers: int = 1,
+        tensors_per_execution: float | None = None,
+    ) -> Calibration:
         """Fits the step-time model with overlap, and the one without, to measured runs of one training script.
 
+        `tensors_per_execution` limits the time of the host if the runs do not determine it; None means no limit.
         Raises EstimateError if no fit matches the rows, or if a row is faster than its hardware allows.
         """
         if not rows:
@@ -152,24 +178,36 @@ class Calibration:
                 "there is no row to calibrate on; give one with type, dtype, batch and samples a second"
             )
         steps = [_measured_step(row, flops_per_sample, run_workers) for row in rows]
-        overlapping, adding = _fit_overlapping(steps), _fit_adding(steps)
+        most_host_seconds = math.inf
+        if tensors_per_execution is not None:
+            most_host_seconds = LAUNCH_SECONDS + tensors_per_execution * TENSOR_SECONDS
+        overlapping, adding = _fit_overlapping(steps), _fit_adding(steps, most_host_seconds)
         error = min(overlapping.error(steps), adding.error(steps))
         if error > _MOST_SPREAD:
             raise EstimateError(
                 f"the rows contradict each other: the best fit is off by {100 * error:.0f}% on average; "
                 "give rows of one model and one SDK"
             )
-        return cls(overlapping, adding, max(_LEAST_SPREAD, error), len(rows))
+        extremes = () if _separates(steps) else tuple(_extreme_fits(steps, most_host_seconds))
+        return cls(overlapping, adding, max(_LEAST_SPREAD, error), len(rows), extremes)
+
+    @property
+    def fits(self) -> tuple[StepTimeFit, ...]:
+        """All fits, in a fixed order."""
+        return (self.overlapping, self.adding, *self.extremes)
 
     @property
     def eta(self) -> Interval:
-        """The share of peak FLOPS that compute reaches. Its ends are from the fits with and without overlap."""
-        return _interval_between(1 / self.overlapping.slowdown, 1 / self.adding.slowdown)
+        """The share of peak FLOPS that compute reaches, over all fits."""
+        return Interval(
+            1 / max(fit.slowdown for fit in self.fits),
+            1 / min(fit.slowdown for fit in self.fits),
+        )
 
     @property
     def execution_seconds(self) -> Interval:
-        """The host time per execution. Its ends are from the fits with and without overlap."""
-        return _interval_between(self.overlapping.host_seconds, self.adding.host_seconds)
+        """The host time per execution, over all fits."""
+        return Interval(min(fit.host_seconds for fit in self.fits), max(fit.host_seconds for fit in self.fits))
 
 
 def read_rows(path: Path) -> list[CalibrationRow]:
@@ -267,19 +305,33 @@ def _fit_overlapping(steps: Sequence[_MeasuredStep]) -> StepTimeFit:
     return min(fits, key=lambda fit: fit.error(steps))
 
 
-def _fit_adding(steps: Sequence[_MeasuredStep]) -> StepTimeFit:
+def _separates(steps: Sequence[_MeasuredStep]) -> bool:
+    """Whether the runs differ in executions per compute time, so that a fit can separate host and device time."""
+    ratios = [step.executions / step.peak_seconds for step in steps]
+    return max(ratios) - min(ratios) > 1e-4 * max(ratios)
+
+
+def _extreme_fits(steps: Sequence[_MeasuredStep], most_host_seconds: float) -> Iterator[StepTimeFit]:
+    """Yields the overlapping fits with the most host time that the device hides, and with a step bound by the host."""
+    slowdown = _geometric_mean(step.seconds / step.peak_seconds for step in steps)
+    whole_step = _geometric_mean(step.seconds / step.executions for step in steps)
+    yield StepTimeFit(overlaps=True, slowdown=slowdown, host_seconds=min(whole_step, most_host_seconds))
+    if whole_step <= most_host_seconds:
+        yield StepTimeFit(overlaps=True, slowdown=min(slowdown, 1 / BEST_ETA), host_seconds=whole_step)
+
+
+def _fit_adding(steps: Sequence[_MeasuredStep], most_host_seconds: float) -> StepTimeFit:
     """Minimizes the squared relative errors, with `slowdown` of at least 1 and `host_seconds` of at least 0."""
     rows = [(step.peak_seconds / step.seconds, step.executions / step.seconds) for step in steps]
     aa = sum(a * a for a, _ in rows)
     ab = sum(a * b for a, b in rows)
     bb = sum(b * b for _, b in rows)
     a1, b1 = sum(a for a, _ in rows), sum(b for _, b in rows)
+    if not _separates(steps):
+        # This assumes the best published compute rate, unless the rest is more than the host can take.
+        host = min(max((b1 - min(a1 / aa, 1 / BEST_ETA) * ab) / bb, 0.0), most_host_seconds)
+        return StepTimeFit(overlaps=False, slowdown=(a1 - host * ab) / aa, host_seconds=host)
     determinant = aa * bb - ab * ab
-    if determinant <= 1e-9 * aa * bb:
-        # If all runs have the same ratio of executions to compute time, no fit can separate host and device time. So
-        # this assumes the best published compute rate.
-        slowdown = min(a1 / aa, 1 / ETA.high)
-        return StepTimeFit(overlaps=False, slowdown=slowdown, host_seconds=max((b1 - slowdown * ab) / bb, 0.0))
     slowdown, host = (bb * a1 - ab * b1) / determinant, (aa * b1 - ab * a1) / determinant
     if slowdown < 1:
         slowdown, host = 1.0, max((b1 - ab) / bb, 0.0)
@@ -291,7 +343,3 @@ def _fit_adding(steps: Sequence[_MeasuredStep]) -> StepTimeFit:
 def _geometric_mean(values: Iterable[float]) -> float:
     logarithms = [math.log(value) for value in values]
     return math.exp(sum(logarithms) / len(logarithms))
-
-
-def _interval_between(one: float, other: float) -> Interval:
-    return Interval(min(one, other), max(one, other))

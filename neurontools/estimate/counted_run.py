@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from neurontools.estimate.families import ModelFamily, family_of
+
 
 @dataclass(frozen=True, slots=True)
 class CountedRun:
@@ -36,6 +38,7 @@ class CountedRun:
     graphs_compiled_total: int
     training_seconds: float | None
     wall_seconds: float | None
+    family: ModelFamily = ModelFamily.OTHER
 
     @classmethod
     def from_summary(cls, document: Mapping[str, Any]) -> CountedRun:
@@ -82,6 +85,7 @@ class CountedRun:
             graphs_compiled_total=int(parse_number(most, "graphs_compiled_total")),
             training_seconds=most.get("training_seconds"),
             wall_seconds=document.get("wall_seconds"),
+            family=family_of(most.get("operators") or ()),
         )
 
     @property

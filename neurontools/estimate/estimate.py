@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from neurontools.estimate.calibration import (
+    BEST_ETA,
     BUS_BYTES_PER_SECOND,
     COLLECTIVE_SECONDS,
-    ETA,
     LAUNCH_SECONDS,
     TENSOR_SECONDS,
     Calibration,
     Interval,
+    training_eta,
 )
 from neurontools.estimate.counted_run import CountedRun
 from neurontools.estimate.instances import InstanceHardware, Price, list_prices
@@ -98,10 +99,13 @@ class StepTime:
     collectives: Interval
     scenarios: tuple[float, ...]
     spread: float  # relative error of the calibration, which widens the range of scenarios; 0 without calibration
+    uncalibrated: Interval | None = None
 
     @property
     def total(self) -> Interval:
-        """The range of step times over all scenarios, widened by `spread`."""
+        """The step time: `uncalibrated` if there is no calibration, else all scenarios, widened by `spread`."""
+        if self.uncalibrated is not None:
+            return self.uncalibrated
         return Interval(min(self.scenarios) * (1 - self.spread), max(self.scenarios) * (1 + self.spread))
 
     @property
@@ -135,7 +139,7 @@ def step_time(run: CountedRun, hardware: InstanceHardware, calibration: Calibrat
         return host + max(compute, memory_seconds or 0.0) + collectives.high
 
     if calibration is None:
-        compute = ETA.inverse(peak_seconds)
+        compute = training_eta(run.family).inverse(peak_seconds)
         launches = run.executions * LAUNCH_SECONDS
         host = Interval(launches, launches + run.tensors * TENSOR_SECONDS)
         scenarios = tuple(
@@ -144,11 +148,21 @@ def step_time(run: CountedRun, hardware: InstanceHardware, calibration: Calibrat
             for host_seconds in (host.low, host.high)
             for compute_seconds in (compute.low, compute.high)
         )
-        return StepTime(host, compute, memory_seconds, collectives, scenarios, 0.0)
-    fits = (calibration.overlapping, calibration.adding)
+        # The shares of the peak that training reaches include the host, so its time is not added to them. Only a step
+        # whose host may take longer than all of that has a higher end.
+        uncalibrated = Interval(
+            overlapping(host.low, compute.low),
+            max(
+                overlapping(host.low, compute.high) + collectives.high,
+                one_after_the_other(host.high, peak_seconds / BEST_ETA),
+            ),
+        )
+        return StepTime(host, compute, memory_seconds, collectives, scenarios, 0.0, uncalibrated)
     scenarios = tuple(
-        combine(fit.host_seconds * run.executions, fit.slowdown * peak_seconds)
-        for combine, fit in zip((overlapping, one_after_the_other), fits, strict=True)
+        (overlapping if fit.overlaps else one_after_the_other)(
+            fit.host_seconds * run.executions, fit.slowdown * peak_seconds
+        )
+        for fit in calibration.fits
     )
     return StepTime(
         host=calibration.execution_seconds * run.executions,
@@ -173,13 +187,16 @@ def _collective_seconds(run: CountedRun) -> Interval:
 class TrainingCost:
     """Training cost in US dollars at one price of an instance.
 
-    Without counted samples, `million_samples_usd` and `epoch_usd` are None. Without an epoch size, `epoch_usd` is None.
+    All of them are those of the whole instance, which you pay for. `all_cores_million_usd` is the cost of a million
+    samples if workers on all cores were as fast as the counted ones. Without counted samples, the costs of samples are
+    None. Without an epoch size, `epoch_usd` is None.
     """
 
     price: Price
     thousand_steps_usd: Interval
     million_samples_usd: Interval | None
     epoch_usd: Interval | None
+    all_cores_million_usd: Interval | None
 
 
 def instance_usd(usd_per_hour: float, seconds: float) -> float:
@@ -188,9 +205,16 @@ def instance_usd(usd_per_hour: float, seconds: float) -> float:
 
 
 def training_cost(
-    price: Price, step_seconds: Interval, samples_per_step: float | None, epoch_samples: int | None
+    price: Price,
+    step_seconds: Interval,
+    samples_per_step: float | None,
+    epoch_samples: int | None,
+    used_ratio: float = 1.0,
 ) -> TrainingCost:
-    """Computes the training cost from the step time; `samples_per_step` is the sum over all workers."""
+    """Computes the training cost from the step time.
+
+    `samples_per_step` is the sum over all workers; `used_ratio` is the number of workers per core of the instance.
+    """
     step_usd = step_seconds * instance_usd(price.usd_per_hour, 1.0)
     sample_usd = step_usd * (1 / samples_per_step) if samples_per_step else None
     return TrainingCost(
@@ -198,6 +222,7 @@ def training_cost(
         thousand_steps_usd=step_usd * 1e3,
         million_samples_usd=None if sample_usd is None else sample_usd * 1e6,
         epoch_usd=None if sample_usd is None or epoch_samples is None else sample_usd * epoch_samples,
+        all_cores_million_usd=None if sample_usd is None else sample_usd * (1e6 * min(used_ratio, 1.0)),
     )
 
 
@@ -378,7 +403,10 @@ def estimate(
         step=step,
         samples_per_second=None if samples is None else step.total.inverse(samples),
         mfu=None if peak is None else step.total.inverse(run.flops / peak),
-        costs=tuple(training_cost(price, step.total, samples, epoch_samples) for price in all_prices),
+        costs=tuple(
+            training_cost(price, step.total, samples, epoch_samples, run.worker_count / hardware.core_count)
+            for price in all_prices
+        ),
         what_ifs=tuple(what_ifs(run, hardware, calibration)),
         calibration=calibration,
     )

@@ -9,7 +9,7 @@ from datetime import date
 from itertools import chain
 from typing import Any
 
-from neurontools.estimate.calibration import ETA, FAMILIES, FAMILIES_HELD, Interval
+from neurontools.estimate.calibration import ROWS, ROWS_HELD, Interval, training_eta
 from neurontools.estimate.estimate import NOT_PREDICTED, Estimate, TrainingCost, WhatIf
 from neurontools.estimate.instances import ON_DEMAND, Price
 from neurontools.util.formats import Column, ascii_table
@@ -101,6 +101,9 @@ def _full_lines(estimate: Estimate) -> list[str]:
     ]
     for cost in estimate.costs:
         rows += [("  price (list)", cost.price.text()), *(("", f"  {line}") for line in _cost_lines(cost))]
+        if cost is estimate.costs[0] and cost.all_cores_million_usd and fit.worker_count < fit.core_count:
+            usd = cost.all_cores_million_usd.text(dollars)
+            rows.append(("", f"  {usd} with all {fit.core_count} cores as busy, for which you pay"))
     if not estimate.costs:
         rows.append(("  price", "none is published; give your own with --prices"))
     return align_columns(rows)
@@ -154,10 +157,10 @@ def _caveats(estimates: Sequence[Estimate], today: date) -> list[str]:
     first = estimates[0]
     lines = []
     if first.calibration is None:
-        eta = f"{ETA.low:.2f} to {ETA.high:.2f}"
+        eta = training_eta(first.run.family).text(_two_digits)
         lines.append(
-            f"Times are estimates for an unmeasured model: {eta} of the peak, plus the launches of the host. Such an "
-            f"interval contained the measurement for {FAMILIES_HELD} of {FAMILIES} families of published rows; "
+            f'Times are estimates for an unmeasured model of the family "{first.run.family}": {eta} of the peak. '
+            f"Such an interval contained the measurement for {ROWS_HELD} of {ROWS} published rows; "
             "--calibrate narrows it."
         )
     else:
@@ -264,7 +267,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         "what_ifs": what_if_documents(estimate.what_ifs),
         "not_predicted": [change for change, _ in NOT_PREDICTED],
         "calibrated_on_rows": None if estimate.calibration is None else estimate.calibration.row_count,
-        "coverage": None if estimate.calibration is not None else [FAMILIES_HELD, FAMILIES],
+        "coverage": None if estimate.calibration is not None else [ROWS_HELD, ROWS],
     }
 
 
@@ -287,6 +290,7 @@ def _cost_document(cost: TrainingCost) -> dict[str, Any]:
         "thousand_steps_usd": ends(cost.thousand_steps_usd),
         "million_samples_usd": ends(cost.million_samples_usd),
         "epoch_usd": ends(cost.epoch_usd),
+        "all_cores_million_usd": ends(cost.all_cores_million_usd),
     }
 
 

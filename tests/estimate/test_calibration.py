@@ -44,6 +44,15 @@ def test_one_row_leaves_open_whether_the_host_or_compute_took_the_time() -> None
     ).step.total
     assert ten.low < 0.3
     assert ten.high > 1.0
+    fast = [row(2 / 23.75 / 0.6)]  # 0.6 of the peak: nearly all of the time is compute, or some is the host's
+    open_host = Calibration.of(fast, SAMPLE_FLOPS, tensors_per_execution=400)
+    made = estimate(counted(), "trn1.32xlarge", calibration=open_host)
+    (speedup,) = (each.speedup for each in made.what_ifs if each.change == "batches_per_execution=10")
+    assert speedup is not None
+    assert speedup.low == pytest.approx(1.0)
+    assert speedup.high > 1.05
+    assert open_host.execution_seconds.low == 0
+    assert open_host.execution_seconds.high == pytest.approx(0.27e-3 + 400 * 67e-6)  # the device may hide it
 
 
 @pytest.mark.parametrize(

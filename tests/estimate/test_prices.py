@@ -13,8 +13,9 @@ import pytest
 
 from neurontools import catalog
 from neurontools.estimate import Calibration, CalibrationRow, EstimateError, Interval, estimate, read_prices, read_rows
-from neurontools.estimate.calibration import FAMILIES, FAMILIES_HELD
+from neurontools.estimate.calibration import ROWS, ROWS_HELD, training_eta
 from neurontools.estimate.estimate import training_cost
+from neurontools.estimate.families import ModelFamily
 from neurontools.estimate.instances import list_prices
 from neurontools.estimate.report import dollars, estimate_document, format_estimates
 from tests.harness.counted_runs import GIB, counted, summary
@@ -115,8 +116,10 @@ def test_counted_listed_and_estimated_stand_apart() -> None:
         "16 a worker, if all but weights, gradients and optimizer grows with it",
         "cores (counted)  1 used of 32 paid",
         "price (list)     $21.5/h on demand (us-east-1, 2026-07-20)",
-        "to $0.461 an epoch\n\nwhat if (estimate)\n",
-        "contained the measurement for 5 of 7 families",
+        "to $0.547 an epoch\n",
+        "$4.27 to $17.08 with all 32 cores as busy, for which you pay\n",
+        "\n\nwhat if (estimate)\n",
+        "contained the measurement for 62 of 75 published rows",
         "Not predicted: autocast (AMP)",
     ):
         assert line in told
@@ -144,7 +147,7 @@ def test_what_does_not_fit_is_unknown_or_was_calibrated_is_said(
 ) -> None:
     told = format_estimates([estimate(counted(**changes), instance_type, calibration=calibration)], TODAY)
     assert [line for line in lines if line not in told] == []
-    assert ("families" in told) == (calibration is None)
+    assert ("unmeasured model of the family" in told) == (calibration is None)
 
 
 def test_several_types_are_a_table() -> None:
@@ -167,7 +170,7 @@ def test_the_document_has_the_same_and_is_json() -> None:
     assert read["counted"]["largest_batch"] == 16
     assert read["estimated"]["step_seconds"] == [made.step.total.low, made.step.total.high]
     assert read["costs"][0]["date"] == "2026-07-20"
-    assert read["coverage"] == [5, 7]
+    assert read["coverage"] == [ROWS_HELD, ROWS]
     assert {each["change"] for each in read["what_ifs"]} == {each.change for each in made.what_ifs}
 
 
@@ -179,7 +182,13 @@ def test_the_errors_against_published_trainings_are_those_of_the_documents(capsy
     mean = re.search(r"mean error of the 6 held out \| \| \| ([\d.]+)% \| \| ([\d.]+)%", printed)
     assert mean is not None
     assert max(float(mean[1]), float(mean[2])) <= 10
-    held = re.search(r"\| held \| \| \| (\d) of (\d)", printed)
+    held = re.search(r"\*\*all\*\*, width 4 \| 75 \| \| \| ([\d.]+) \| (\d+) of (\d+) \|", printed)
     assert held is not None
-    assert (int(held[1]), int(held[2])) == (FAMILIES_HELD, FAMILIES)
+    assert (int(held[2]), int(held[3])) == (ROWS_HELD, ROWS)
+    assert float(held[1]) <= 1.5
+    assert ROWS_HELD >= 0.8 * ROWS
+    shares = re.search(r"share of the peak: all ([\d.]+), decoders ([\d.]+)", printed)
+    assert shares is not None
+    for family, share in ((ModelFamily.OTHER, shares[1]), (ModelFamily.DECODER, shares[2])):
+        assert training_eta(family).middle == pytest.approx(float(share), abs=0.005)
     assert printed.strip() in (ROOT / "docs" / "estimate.md").read_text()

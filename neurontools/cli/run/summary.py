@@ -278,7 +278,12 @@ class EstimateRequest:
             raise EstimateError(
                 "samples were not counted, so rows can't be compared; load with torch_xla's MpDeviceLoader"
             )
-        return Calibration.of(self.rows, run.flops / run.samples, run.worker_count)
+        return Calibration.of(
+            self.rows,
+            run.flops / run.samples,
+            run.worker_count,
+            run.tensors / run.executions if run.executions else None,
+        )
 
 
 def _training_instance_types() -> tuple[str, ...]:
