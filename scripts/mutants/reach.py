@@ -92,13 +92,22 @@ class Reach:
 
     @classmethod
     def load(cls, path: Path, sources: Mapping[str, str]) -> Reach:
-        """Reads a recording of these modules."""
+        """Reads a recording. If modules have changed since, keeps the tests that reach none of them."""
         document = json.loads(path.read_text("utf-8"))
-        modules = {name: (first, count, of) for name, (first, count, of) in document["modules"].items()}
-        tests = tuple(_decoded(row) for row in document["tests"])
-        importers = cls.of_modules(sources).importers
+        now = cls.of_modules(sources)
+        changed, moves = 0, []
+        for name, (first, count, of) in document["modules"].items():
+            mask = (1 << count) - 1
+            if name in now.modules and now.modules[name][2] == of:
+                moves.append((first, mask, now.modules[name][0]))
+            else:
+                changed |= mask << first
+        rows = [_decoded(row) for row in document["tests"]]
         imported, complete = int(document["imported"], 16), document.get("complete", True)
-        return cls(modules, document["files"], tests, importers, imported, complete)
+        if changed or len(moves) != len(now.modules):
+            rows = [replace(row, blocks=_moved(row.blocks, moves)) for row in rows if not row.blocks & changed]
+            imported, complete = _moved(imported, moves), False
+        return replace(now, files=document["files"], tests=tuple(rows), imported=imported, complete=complete)
 
     def save(self, path: Path) -> None:
         """Writes a recording."""
@@ -149,6 +158,14 @@ class Reach:
             placed.append((test.cpu_seconds > _LONG_CPU_SECONDS, rounds[test.file], len(placed), test))
             rounds[test.file] += 1
         return [test for *_, test in sorted(placed, key=itemgetter(0, 1, 2))]
+
+
+def _moved(blocks: int, moves: Collection[tuple[int, int, int]]) -> int:
+    """Renumbers blocks. A move has the old first number, the mask and the new first number of a module."""
+    moved = 0
+    for first, mask, new_first in moves:
+        moved |= (blocks >> first & mask) << new_first
+    return moved
 
 
 def _importers(sources: Mapping[str, str], wanted: Collection[str]) -> dict[str, list[str]]:
