@@ -28,6 +28,7 @@ def main() -> None:
                 "neuron-ls": partial(run, installed("neuron-ls")),
                 "neuron-ls -j": partial(run, installed("neuron-ls"), "-j"),
                 "neuron-healthcheck": partial(run, installed("neuron-healthcheck")),
+                "neuron-diag": partial(run, installed("neuron-diag")),
                 "python -c 'import grpc'": partial(run, sys.executable, "-c", "import grpc"),
             },
             ROUNDS,
@@ -48,6 +49,12 @@ def main() -> None:
             Figure("neuron-ls / bare interpreter", medians["neuron-ls"] / bare, "times", "at most 1.2"),
             Figure("neuron-ls -j / bare interpreter", medians["neuron-ls -j"] / bare, "times", "at most 1.2"),
             Figure("neuron-healthcheck / bare interpreter", medians["neuron-healthcheck"] / bare, "times"),
+            Figure(
+                "neuron-diag / neuron-healthcheck",
+                medians["neuron-diag"] / medians["neuron-healthcheck"],
+                "times",
+                "at most 2",
+            ),
             Figure(
                 "import grpc / neuron-ls",
                 medians["python -c 'import grpc'"] / medians["neuron-ls"],

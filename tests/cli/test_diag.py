@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,13 @@ from neurontools.faults.kinds import KINDS
 from neurontools.faults.requests import FaultRequest
 from neurontools.rpc import fault_calls
 from neurontools.testing import DriverTree
+from neurontools.util.version import __version__
 from tests.harness.command import RunCommand, calls
-from tests.harness.paths import ROOT
+from tests.harness.paths import PYTHONPATH, ROOT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
+
+yaml = pytest.importorskip("yaml")
 
 
 @pytest.fixture
@@ -99,6 +105,39 @@ def test_a_driver_tree_is_judged_by_the_checks_of_the_doctor_without_a_daemon(
     (driver, *_) = [each for each in document["results"] if each["test"] == "driver"]
     assert driver["reason"].startswith("Neuron driver 2.")
     assert outcomes(document, "devices") == {0: "pass"}
+
+
+def test_the_prolog_fails_only_if_a_test_failed(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    daemon = start_daemon()
+    command = tmp_path / "neuron-diag"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m neurontools.cli.diag.command "$@"\n')
+    command.chmod(0o700)
+
+    def prolog(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH, "NEURON_DIAG": str(command)}
+        script = ROOT / "deploy/slurm/neuron-diag-prolog"
+        return subprocess.run([script, *arguments], env=environment, capture_output=True, text=True, check=False)
+
+    passed = prolog("--socket", daemon.socket)
+    assert (passed.returncode, passed.stdout) == (0, "")  # Slurm takes standard output of a prolog as a script
+    unknown = prolog("--socket", str(tmp_path / "none.sock"))
+    assert unknown.returncode == 0
+    assert "could not run" in unknown.stderr
+    fault_calls.inject(daemon.socket, [FaultRequest("hbm-uncorrectable", device_index=3)])
+    wait_until(daemon.findings)
+    failed = prolog("--socket", daemon.socket)
+    assert failed.returncode == 1
+    assert "1 test failed: counters on device 3" in failed.stderr
+
+
+def test_the_job_for_kubernetes_runs_the_command_of_this_version(
+    diag: RunCommand, shared_daemon: RunningDaemon
+) -> None:
+    job = yaml.safe_load((ROOT / "deploy/kubernetes/neuron-diag-job.yaml").read_text("utf-8"))
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"neurontools:{__version__}"
+    assert container["command"][0] == "neuron-diag"
+    assert diag(*container["command"][1:], "--socket", shared_daemon.socket).returncode == 0
 
 
 def test_a_host_whose_health_is_unknown_never_looks_sick(

@@ -38,6 +38,8 @@ from neurontools.cli.run.terminal import (
     relay_output,
     run_neuron_top,
 )
+from neurontools.diagnose.results import EXIT_TEST_FAILED
+from neurontools.diagnose.table import LEVELS
 from neurontools.driver.environment import (
     INSPECT_ENABLE,
     INSPECT_OUTPUT_DIRECTORY,
@@ -54,7 +56,7 @@ from neurontools.rpc import socket_path
 from neurontools.runtime.launch import import_hook
 from neurontools.util import signals
 from neurontools.util.command_lifecycle import run_command, write_stderr, write_stderr_lines
-from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.util.terminal import terminal_size
 
 _MAX_RANKS_IN_TRACE = 16  # most workers that trace viewers can show in one trace
@@ -113,6 +115,7 @@ def finish_profiles(environment: dict[str, str], began_ns: int) -> None:
 
 _COMMAND = "neuron-run"
 _MOST_WORKERS = 1024
+_HIGHEST_DIAG_LEVEL = LEVELS[-1]
 _PROGRESS_SECONDS = 0.5
 _MOST_ADVICE = 3
 _END_SECONDS = 30.0
@@ -150,6 +153,7 @@ def _run_neuron_run(arguments: list[str]) -> int:
     request_profile(given, environment)
     if "no-advice" in given or "ignore" in given:
         environment[IGNORED_RULES] = given.get("ignore", EVERY_RULE)
+    diag_level = whole_option(given, "diag", None, 1, _HIGHEST_DIAG_LEVEL)
     if "top" in given:
         find_neuron_top()
     with contextlib.ExitStack() as stack:
@@ -160,6 +164,8 @@ def _run_neuron_run(arguments: list[str]) -> int:
             environment[socket_path.VARIABLE] = stack.enter_context(daemon).socket_path
         elif named is not None:
             environment[socket_path.VARIABLE] = named
+        if diag_level is not None:
+            _require_good_devices(diag_level, environment)
         directory = stack.enter_context(_private_directory())
         environment.pop(SUMMARY_DIRECTORY, None)
         if directory is not None:
@@ -172,6 +178,18 @@ def _run_neuron_run(arguments: list[str]) -> int:
         if workers is not None and VISIBLE_CORES not in environment:
             _choose_worker_cores(workers, environment)
         return _run_script(_script_command(given, workers, script), given, environment, directory, poll, estimates)
+
+
+def _require_good_devices(level: int, environment: dict[str, str]) -> None:
+    """Runs neuron-diag. Raises UserError if a test fails. If the health is unknown, says so and returns."""
+    command = [sys.executable, "-m", "neurontools.cli.diag.command", "--level", str(level)]
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        write_stderr_lines(done.stdout.decode("utf-8", "replace").rstrip("\n"))
+    if done.returncode == EXIT_TEST_FAILED:
+        raise UserError("--diag: a test of the devices failed, so the script did not start", EXIT_UNHEALTHY)
+    if done.returncode:
+        write_stderr("neuron-run: --diag: the health of the devices is unknown; the script starts anyway")
 
 
 def _estimate_request(given: dict[str, str]) -> EstimateRequest | None:
@@ -457,6 +475,7 @@ OPTIONS = (
     ),
     Option("socket", "report to the monitor daemon at this socket", value="PATH", completes=FILES),
     Option("wait", "wait at most this many seconds for free cores; 0 waits forever", value="SECONDS"),
+    Option("diag", "test the devices first, with this level of neuron-diag; a failed test stops", value="LEVEL"),
     Option("top", "show neuron-top while the script runs, and the script's output after neuron-top ends"),
     Option(
         "summary-json",
@@ -505,6 +524,7 @@ EXIT_CODES = (
     (1, "an option is unknown, PyTorch is not installed, or something failed"),
     (2, "an option has an invalid value, or there is no script"),
     (4, "this user may not use the socket"),
+    (5, "a test of the devices failed"),
     (12, "no daemon answers"),
     (70, "a defect of the command"),
     (124, "the NeuronCores did not become free, or the daemon did not answer, in time"),

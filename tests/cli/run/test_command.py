@@ -14,13 +14,17 @@ from pathlib import Path
 import pytest
 
 from neurontools.cli.run import command, summary
+from neurontools.faults.requests import FaultRequest
 from neurontools.profile import read_directory
+from neurontools.rpc import fault_calls
 from neurontools.util.errors import UserError
 from tests.harness import counted_runs
 from tests.harness import neuron_run as runs
 from tests.harness.neuron_run import environment, summary_of
 from tests.harness.paths import ROOT
+from tests.harness.running_daemon import StartDaemon
 from tests.harness.training_scripts import BEGINNING, PLAIN, TRAINED
+from tests.harness.waiting import wait_until
 
 pytest.importorskip("torch")
 
@@ -46,6 +50,18 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def neuron_run(tmp_path: Path) -> Run:
     (tmp_path / "script.py").write_text(SCRIPT)
     return partial(runs.neuron_run, tmp_path)
+
+
+def test_a_failed_test_of_the_devices_stops_the_run(neuron_run: Run, start_daemon: StartDaemon) -> None:
+    daemon = start_daemon()
+    options = ("--quiet", "--diag", "1", "--socket", daemon.socket, "script.py")
+    assert neuron_run(*options).returncode == 0
+    fault_calls.inject(daemon.socket, [FaultRequest("hbm-uncorrectable", device_index=3)])
+    wait_until(daemon.findings)
+    run = neuron_run(*options)
+    assert (run.returncode, run.stdout) == (5, "")
+    assert "1 test failed: counters on device 3" in run.stderr
+    assert run.stderr.endswith("neuron-run: --diag: a test of the devices failed, so the script did not start\n")
 
 
 def test_without_torch_the_next_step_is_one_line(tmp_path: Path) -> None:
