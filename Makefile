@@ -12,7 +12,7 @@ SEED ?= 1
 COUNT ?= 100
 MINUTES ?= 20
 
-.PHONY: help demo test test-all campaign reach mutants consumers viewers frameworks serving check lint types imports spelling generated api package man-pages format proto benchmarks release release-check site clean
+.PHONY: help demo test test-all campaign reach mutants consumers viewers frameworks serving mcp check lint types imports spelling generated api package man-pages format proto benchmarks release release-check site clean
 
 help:
 	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
@@ -25,6 +25,7 @@ help:
 	@echo "make viewers     install what some tests open profiles in: Perfetto, xprof, TensorBoard, HolisticTraceAnalysis; and axe-core"
 	@echo "make frameworks  install what some tests train with: transformers, accelerate, Lightning, PEFT, TRL, torchft"
 	@echo "make serving     install what the example of a server needs: starlette, uvicorn"
+	@echo "make mcp         install the SDK that neuron-mcp and its tests need"
 	@echo "make check       run all checks: lint, types, imports, spelling, generated code, the API, manual pages, package"
 	@echo "make format      format the code"
 	@echo "make proto       write the generated modules of the gRPC API"
@@ -41,7 +42,7 @@ test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(PYTEST)
 
 # The slow tests, and the property tests once more with all their examples.
-test-all: test $(VENV)/consumers/stamp $(VENV)/viewers/stamp $(VENV)/axe/stamp $(VENV)/frameworks/stamp $(VENV)/serving/stamp
+test-all: test $(VENV)/consumers/stamp $(VENV)/viewers/stamp $(VENV)/axe/stamp $(VENV)/frameworks/stamp $(VENV)/serving/stamp $(VENV)/mcp/stamp
 	ALL_EXAMPLES=1 $(BIN)/python -m pytest -n auto --dist worksteal -m 'slow or hypothesis' $(PYTEST)
 
 campaign: $(VENV)/test.stamp
@@ -61,6 +62,8 @@ viewers: $(VENV)/viewers/stamp $(VENV)/axe/stamp
 frameworks: $(VENV)/frameworks/stamp
 
 serving: $(VENV)/serving/stamp
+
+mcp: $(VENV)/mcp/stamp
 
 check: lint types imports spelling generated api man-pages package
 
@@ -148,7 +151,7 @@ $(VENV)/serving/stamp: $(VENV)/bin/python pyproject.toml
 	@touch $@
 
 # An environment of its own for the packages of each of these extras.
-$(foreach extra,consumers viewers proto release site,$(VENV)/$(extra)/stamp): $(VENV)/%/stamp: $(VENV)/bin/python pyproject.toml
+$(foreach extra,consumers mcp viewers proto release site,$(VENV)/$(extra)/stamp): $(VENV)/%/stamp: $(VENV)/bin/python pyproject.toml
 	@echo "installing the packages of the extra $* into $(VENV)/$*; this takes a minute"
 	@$(BIN)/python -m venv $(VENV)/$*
 	@$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check $$($(BIN)/python scripts/requirements-of $*)

@@ -31,3 +31,7 @@ def neuron_profile() -> None:
 
 def neuron_fault() -> None:
     run_module("neurontools.cli.fault.command")
+
+
+def neuron_mcp() -> None:
+    run_module("neurontools.cli.mcp.command")

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import time
 from asyncio.sslproto import SSLProtocol
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
@@ -27,7 +27,6 @@ from neurontools.net.http_site import (
 from neurontools.net.tls import Role
 
 MAX_HEAD_BYTES = 16 * 2**10
-MAX_BODY_BYTES = 4 * 2**10
 _LINGER_SECONDS = 1.0
 _UNSENT_STREAM_BYTES = 16 * 2**10  # TCP_NOTSENT_LOWAT: limit of unsent bytes in the kernel for a slow client
 _PIECE_BYTES = 2**16
@@ -59,7 +58,7 @@ class HttpConnection:
         """Answers requests until the connection ends. Raises OSError or TimeoutError if the client ends it."""
         while (request := await self._read_request()) is not None:
             self._slot.mark_busy()
-            response = request if isinstance(request, HttpResponse) else answer(request)
+            response = request if isinstance(request, HttpResponse) else await self._complete(answer(request))
             await self._respond(response, request if isinstance(request, HttpRequest) else None)
             if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
                 await self._linger()
@@ -83,7 +82,7 @@ class HttpConnection:
             request = request_of(event.method, event.target, list(event.headers), self._role, str(self._slot.peer))
             if _has_ambiguous_body(request, event.http_version):
                 return refusal(400, "Transfer-Encoding excludes Content-Length and HTTP/1.0; send one of them")
-            if _has_short_body(request):
+            if _has_short_body(request, self._limits.body_bytes):
                 return replace(request, body=await self._read_body())
             self._http.next_event()  # consumes EndOfMessage of a request without a body; a longer body stays unread
         except h11.RemoteProtocolError as error:
@@ -92,13 +91,22 @@ class HttpConnection:
             return refusal(error.error_status_hint, str(error))
         return request
 
+    async def _complete(self, response: HttpResponse) -> HttpResponse:
+        """Returns the response to send. Waits for a body that is an Awaitable, without a time limit."""
+        body = response.body
+        if not isinstance(body, Awaitable):
+            return response
+        self._patience.reschedule(None)
+        complete = await body
+        return replace(complete, headers=(*response.headers, *complete.headers))
+
     async def _read_body(self) -> bytes:
         parts = []
         while not isinstance(event := self._http.next_event(), h11.EndOfMessage):
             if isinstance(event, h11.Data):
                 parts.append(bytes(event.data))
             elif event is h11.NEED_DATA:
-                self._http.receive_data(await self._reader.read(MAX_BODY_BYTES))
+                self._http.receive_data(await self._reader.read(MAX_HEAD_BYTES))
         return b"".join(parts)
 
     async def _respond(self, response: HttpResponse, request: HttpRequest | None) -> None:
@@ -126,7 +134,7 @@ class HttpConnection:
             await self._write(head or b"")
         elif isinstance(content, bytes):
             await self._send(head or b"", content)
-        else:
+        elif isinstance(content, AsyncGenerator):
             await self._write(head or b"")
             await self._stream(content)
         await self._write(self._http.send(h11.EndOfMessage()) or b"")
@@ -189,9 +197,9 @@ def _has_ambiguous_body(request: HttpRequest, http_version: bytes) -> bool:
     return "transfer-encoding" in request.headers and ("content-length" in request.headers or http_version < b"1.1")
 
 
-def _has_short_body(request: HttpRequest) -> bool:
+def _has_short_body(request: HttpRequest, most_bytes: int) -> bool:
     length = request.header("content-length")
-    return request.method == "POST" and length.isdecimal() and len(length) < 6 and int(length) <= MAX_BODY_BYTES
+    return request.method == "POST" and length.isdecimal() and len(length) < 6 and int(length) <= most_bytes
 
 
 _BACKLOG = 1024
@@ -316,9 +324,10 @@ class HttpLimits:
     head_seconds: float = 5.0
     idle_seconds: float = 120.0  # longest time between two requests of a connection
     write_seconds: float = 30.0  # longest time for a client to read one piece of a response
+    body_bytes: int = 4 * 2**10  # size of the largest request body that is read, below 100,000
 
     def with_files(self, most_files: int) -> HttpLimits:
         """Returns limits for a process that may open `most_files`, of which a quarter may be connections."""
         connections = max(2, min(self.connections, most_files // 4))
         share = min(self.of_an_address, connections // 2)
-        return HttpLimits(connections, share, self.head_seconds, self.idle_seconds, self.write_seconds)
+        return replace(self, connections=connections, of_an_address=share)

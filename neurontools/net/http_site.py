@@ -10,7 +10,7 @@ import logging
 import socket
 import struct
 import zlib
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -69,10 +69,11 @@ class HttpResponse:
     """An HTTP response. If `body` is a document, it is compressed for clients that accept gzip.
 
     If `body` is a generator, its pieces are sent as they come, and the connection is closed after the last. The
-    generator is closed when the client disconnects.
+    generator is closed when the client disconnects. If `body` is an Awaitable, the server sends the response that it
+    returns, with the headers of both. It must not raise.
     """
 
-    body: bytes | CompressibleDocument | AsyncGenerator[bytes, None]
+    body: bytes | CompressibleDocument | AsyncGenerator[bytes, None] | Awaitable[HttpResponse]
     content_type: str = PLAIN_TEXT
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
@@ -272,7 +273,10 @@ def require_auth_off_loopback(host: str | None, access: HttpAccess, option: str,
 
 
 Handler = Callable[[HttpRequest], HttpResponse]
-"""Makes the response. It must be quick and read only the request, because it blocks the event loop."""
+"""Makes the response. It must be quick and read only the request, because it blocks the event loop.
+
+A slow page returns a response whose body is an Awaitable.
+"""
 
 _METHODS = ("GET", "HEAD")
 _PORTS = {"http": "80", "https": "443"}

@@ -35,16 +35,20 @@ T = TypeVar("T", ProfileMetadata, ProfileState)
 _NEXT_STEP = "give a directory that neuron-run --profile wrote"
 
 
-def read_profile(path: str | os.PathLike[str], *, most_unpacked_bytes: int = _MAX_UNPACKED_BYTES) -> Profile:
+def read_profile(
+    path: str | os.PathLike[str], *, most_unpacked_bytes: int = _MAX_UNPACKED_BYTES, directory: int | None = None
+) -> Profile:
     """Reads the profile in a file; raises UserError if the file is unreadable or not a profile.
 
     Reads a truncated or damaged file up to the first bad chunk, and sets `is_damaged`. Data that is larger after
-    unpacking than `most_unpacked_bytes` counts as damaged.
+    unpacking than `most_unpacked_bytes` counts as damaged. With the descriptor of a directory, `path` is the name of a
+    file in it, and no link.
     """
     name = escape_controls(os.fspath(path))
+    # Opening a pipe without a writer would block, and reading a device would never end.
+    more_flags = os.O_NONBLOCK if directory is None else os.O_NONBLOCK | os.O_NOFOLLOW
     try:
-        # Opening a pipe without a writer would block, and reading a device would never end.
-        with open(path, "rb", opener=lambda file, flags: os.open(file, flags | os.O_NONBLOCK)) as file:
+        with open(path, "rb", opener=lambda file, flags: os.open(file, flags | more_flags, dir_fd=directory)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise UserError(f"{name}: no regular file; {_NEXT_STEP}")

@@ -44,6 +44,7 @@ from neurontools.views.drawing.render_context import (
     heading,
     shown_devices,
 )
+from neurontools.views.history_document import core_range
 
 _NAME_CELLS = 10
 _LEAST_FOOT_HEIGHT = 6  # pages with at least this many lines show events and clock times below the heat map
@@ -60,14 +61,15 @@ def history_page(context: RenderContext, width: int, height: int) -> TextPage:
         page.add_lines(*_total_lines(context, axis, width))
     device = context.device_index
     per_device = context.snapshot.instance.physical_cores_per_device
-    first, cores = device * per_device, per_device
-    name = f"ND {device}"
-    for core in context.figures.cores:
-        if core.index == context.core_index and core.device_index == device:
-            first, cores, name = core.cores[0].index, len(core.cores), f"ND {device} NC {core.index}"
+    shown = context.figures.cores
+    core = next(
+        (core.index for core in shown if core.index == context.core_index and core.device_index == device), None
+    )
+    cores = core_range(context.snapshot, shown, device, core)
+    name = f"ND {device}" if core is None else f"ND {device} NC {core}"
     memory = context.snapshot.devices[device].memory_bytes if device < len(context.snapshot.devices) else 0
-    memory = memory * cores // per_device if per_device else memory
-    chosen = (range(first, first + max(1, cores)),)
+    memory = memory * len(cores) // per_device if per_device else memory
+    chosen = (cores,)
     plots = (
         Plot(f"{name} utilization", HostQuantity("utilization_ratio", chosen), 1.0, percent_label),
         Plot(f"{name} device memory", HostQuantity("memory_bytes", chosen), float(memory), bytes_label, "memory"),

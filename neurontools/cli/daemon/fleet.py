@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from neurontools.fleet.feed import DirectFeed, FleetFeed
-from neurontools.fleet.hosts import HostList, Reach, parse_hosts_option, read_file_sd, read_hostfile
+from neurontools.fleet.hosts import HostAddress, HostList, Reach, parse_hosts_option, read_file_sd, read_hostfile
 from neurontools.fleet.slurm import slurm_job_hosts
 from neurontools.util.errors import EXIT_USAGE, UserError
 
@@ -30,12 +30,19 @@ def open_fleet_feed(
         access = PrometheusAccess() if file is None else read_prometheus_access(file)
         return PrometheusFeed(given["prometheus"], access, interval_seconds), ()
     hosts = requested_hosts(given)
+    return open_direct_feed(hosts.places, given, interval_seconds), hosts.problems
+
+
+def open_direct_feed(
+    places: Sequence[HostAddress], given: Mapping[str, str], interval_seconds: float | None = None
+) -> DirectFeed:
+    """Returns a feed of snapshots from these hosts, not started yet. `given` has the options of TLS."""
     tunnels: TunnelSet | None = None
-    if any(place.reach is Reach.TLS for place in hosts.places):
+    if any(place.reach is Reach.TLS for place in places):
         from neurontools.rpc.tunnel_registry import TunnelSet, client_tls
 
         tunnels = TunnelSet(client_tls(given, os.environ))
-    return DirectFeed(hosts.places, interval_seconds, tunnels), hosts.problems
+    return DirectFeed(places, interval_seconds, tunnels)
 
 
 def requested_hosts(given: Mapping[str, str]) -> HostList:

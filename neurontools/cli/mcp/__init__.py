@@ -1,0 +1,1 @@
+"""`neuron-mcp`: answers the questions of agents over the Model Context Protocol, read-only."""
