@@ -141,22 +141,22 @@ class Reach:
     def tests_of(self, path: str, block: int | None) -> list[TestReach]:
         """Returns the passing tests that reach a block, or any block of the module if `block` is None.
 
-        The tests are in rounds with one test of every file, because tests of one file are similar. Within a round, the
-        tests that reach the fewest blocks are first. Long tests come after all rounds.
+        The tests are in rounds with one case of every test function, because its cases are similar. Within a round, the
+        tests are first of whose reached blocks the largest share is in the module. Long tests come after all rounds.
         """
-        if block is not None:
-            mask = 1 << (self.modules[path][0] + block)
-        else:
-            mask = 0
-            for name in self.importers.get(path, (path,)):
-                first, count, _ = self.modules[name]
-                mask |= ((1 << count) - 1) << first
+        module_mask = 0
+        for name in self.importers.get(path, (path,)):
+            first, count, _ = self.modules[name]
+            module_mask |= ((1 << count) - 1) << first
+        mask = module_mask if block is None else 1 << (self.modules[path][0] + block)
         found = [test for test in self.tests if test.passed and test.blocks & mask]
+        shares = {test.name: (test.blocks & module_mask).bit_count() / test.blocks.bit_count() for test in found}
         rounds: Counter[str] = Counter()
         placed: list[tuple[bool, int, int, TestReach]] = []
-        for test in sorted(found, key=lambda test: (test.blocks.bit_count(), test.cpu_seconds)):
-            placed.append((test.cpu_seconds > _LONG_CPU_SECONDS, rounds[test.file], len(placed), test))
-            rounds[test.file] += 1
+        for test in sorted(found, key=lambda test: (-shares[test.name], test.cpu_seconds)):
+            function = test.name.partition("[")[0]
+            placed.append((test.cpu_seconds > _LONG_CPU_SECONDS, rounds[function], len(placed), test))
+            rounds[function] += 1
         return [test for *_, test in sorted(placed, key=itemgetter(0, 1, 2))]
 
 
