@@ -57,6 +57,7 @@ LNC = "NEURON_LOGICAL_NC_CONFIG"
 LNC_ALIAS = "NEURON_RT_VIRTUAL_CORE_SIZE"
 PROCESS_TAG = "NEURON_PROCESS_TAG"
 SUMMARY_DIRECTORY = "NEURONTOOLS_SUMMARY_DIRECTORY"  # directory of the files that workers write for neuron-run
+SHAPES_ONLY = "NEURONTOOLS_SHAPES_ONLY"  # 1: programs are counted and not computed, for estimates
 INSPECT_ENABLE = "NEURON_RT_INSPECT_ENABLE"
 INSPECT_OUTPUT_DIRECTORY = "NEURON_RT_INSPECT_OUTPUT_DIR"
 INSPECT_MOST_EVENTS = "NEURON_RT_INSPECT_SYS_TRACE_MAX_EVENTS_PER_NC"
@@ -66,6 +67,11 @@ PROFILE_STEPS = "NEURONTOOLS_PROFILE_STEPS"
 
 class InvalidCoreRequest(ValueError):
     """An environment variable requests cores in an invalid way. The message has the variable, cause and remedy."""
+
+
+def is_shapes_only(environment: Mapping[str, str]) -> bool:
+    """Returns whether the programs of a process are counted, and not computed."""
+    return environment.get(SHAPES_ONLY, "0") not in ("", "0", "false")
 
 
 def logical_neuroncore_config(environment: Mapping[str, str]) -> int | None:

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from neurontools.estimate.calibration import ROWS, ROWS_HELD, Interval, training_eta
+from neurontools.estimate.counted_run import CountedRun
 from neurontools.estimate.estimate import NOT_PREDICTED, Estimate, TrainingCost, WhatIf
 from neurontools.estimate.instances import ON_DEMAND, Price
 from neurontools.util.formats import Column, ascii_table
@@ -21,19 +22,24 @@ FLOAT32_PEAK = "float32 is multiplied at the float32 peak: --auto-cast is none b
 _SHORT_NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
-def format_estimates(estimates: Sequence[Estimate], today: date) -> str:
-    """Formats one estimate in full, several as a table. Warns of prices more than a year older than `today`."""
+def format_estimates(estimates: Sequence[Estimate], today: date, counted: CountedRun | None = None) -> str:
+    """Formats one estimate in full, several as a table. Warns of prices more than a year older than `today`.
+
+    `counted` is the run as it was counted, if the estimates are of other batches or workers.
+    """
     if not estimates:
         return ""
     first = estimates[0]
-    lines = _counter_lines(first)
+    lines = _counter_lines(counted or first.run)
     if len(estimates) > 1:
-        lines += ["", *ascii_table(_COLUMNS, [[each] for each in estimates]).splitlines()]
+        batches = {each.run.batch_samples for each in estimates}
+        columns = (*_COLUMNS[:1], _BATCH_COLUMN, *_COLUMNS[1:]) if len(batches) > 1 else _COLUMNS
+        lines += ["", *ascii_table(columns, [[each] for each in estimates]).splitlines()]
     else:
         lines += ["", *_full_lines(first)]
         lines += ["", *what_if_lines(first.what_ifs)]
     lines.append("")
-    for sentence in _caveats(estimates, today):
+    for sentence in _caveats(estimates, today, counted):
         lines += textwrap.wrap(sentence, _WIDTH, subsequent_indent="  ")
     return "\n".join(lines) + "\n"
 
@@ -54,8 +60,7 @@ def work_text(flops_by_dtype: Mapping[str, float]) -> str:
     return f"{flops_text(total).replace('FLOPS', 'FLOP')} ({dtypes})"
 
 
-def _counter_lines(estimate: Estimate) -> list[str]:
-    run = estimate.run
+def _counter_lines(run: CountedRun) -> list[str]:
     batch = "" if run.batch_samples is None else f", batch {run.batch_samples}"
     rows = [
         ("counted", f"{count_text(run.steps_total)} steps of {run.worker_count} worker(s){batch}"),
@@ -153,7 +158,7 @@ def what_if_lines(what_ifs: Sequence[WhatIf]) -> list[str]:
     return ["what if (estimate)", *chain.from_iterable(zip(align_columns(rows), reasons, strict=True))]
 
 
-def _caveats(estimates: Sequence[Estimate], today: date) -> list[str]:
+def _caveats(estimates: Sequence[Estimate], today: date, counted: CountedRun | None) -> list[str]:
     first = estimates[0]
     lines = []
     if first.calibration is None:
@@ -172,6 +177,11 @@ def _caveats(estimates: Sequence[Estimate], today: date) -> list[str]:
         )
     if first.run.flops_by_dtype.get("float32"):
         lines.append(FLOAT32_PEAK)
+    if counted is not None and first.run is not counted:
+        lines.append(
+            "Batches, workers and degrees are calculated, not run: collectives inside a copy of the model and waits of "
+            "pipeline stages are left out."
+        )
     lines.append("Not included: compilation (minutes, once per cache), data loading, evaluation and checkpoints.")
     lines += old_price_warnings((cost.price for each in estimates for cost in each.costs), today)
     lines.append("Not predicted: " + "; ".join(f"{change} ({why})" for change, why in NOT_PREDICTED) + ".")
@@ -219,6 +229,9 @@ def _cost_cell(estimate: Estimate, amount: Callable[[TrainingCost], Interval | N
     return interval_text(amount(estimate.costs[0]), dollars) if estimate.costs else UNKNOWN
 
 
+_BATCH_COLUMN: Column[Estimate] = Column(
+    ("BATCH",), lambda e: UNKNOWN if e.run.batch_samples is None else str(e.run.batch_samples)
+)
 _COLUMNS: tuple[Column[Estimate], ...] = (
     Column(("INSTANCE", "TYPE"), lambda e: e.instance_type),
     Column(("HBM A CORE", "(counted)"), _memory_text),
@@ -249,6 +262,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
             "headroom_bytes": fit.headroom_bytes,
             "largest_batch": fit.largest_batch,
             "worker_count": fit.worker_count,
+            "batch_samples": estimate.run.batch_samples,
             "core_count": fit.core_count,
             "flops_by_dtype": dict(estimate.run.flops_by_dtype),
             "executions_per_step": estimate.run.executions,

@@ -46,6 +46,7 @@ from neurontools.driver.environment import (
     NUM_CORES,
     PROFILE_RUN,
     PROFILE_STEPS,
+    SHAPES_ONLY,
     SUMMARY_DIRECTORY,
     VISIBLE_CORES,
     logical_neuroncore_config,
@@ -119,6 +120,10 @@ _HIGHEST_DIAG_LEVEL = LEVELS[-1]
 _PROGRESS_SECONDS = 0.5
 _MOST_ADVICE = 3
 _END_SECONDS = 30.0
+_ESTIMATE_OPTIONS = (
+    *("calibrate", "prices", "samples", "shapes-only", "workers", "batch"),
+    *("tensor-parallel", "pipeline-parallel"),
+)
 _STDOUT, _STDERR = 1, 2
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -151,6 +156,8 @@ def _run_neuron_run(arguments: list[str]) -> int:
     environment = dict(os.environ)
     _choose_cores(given, workers, environment)
     request_profile(given, environment)
+    if "shapes-only" in given:
+        environment[SHAPES_ONLY] = "1"
     if "no-advice" in given or "ignore" in given:
         environment[IGNORED_RULES] = given.get("ignore", EVERY_RULE)
     diag_level = whole_option(given, "diag", None, 1, _HIGHEST_DIAG_LEVEL)
@@ -195,13 +202,14 @@ def _require_good_devices(level: int, environment: dict[str, str]) -> None:
 def _estimate_request(given: dict[str, str]) -> EstimateRequest | None:
     """Returns the estimate request; None without --estimate. Reads the files of the estimate before the script runs."""
     if "estimate" not in given:
-        for name in ("calibrate", "prices", "samples"):
+        for name in _ESTIMATE_OPTIONS:
             if name in given:
                 raise UserError(f"--{name} is for an estimate; add --estimate TYPE", EXIT_USAGE)
         return None
+    exclude_each_other(given, "shapes-only", "profile")
     request = EstimateRequest.from_options(given, whole_option(given, "samples", None, 1, 10**15))
     if choose_daemon(given, os.environ, reads_only=False) == (None, None):
-        given["simulate"] = request.instance_types[0]
+        given["simulate"] = request.simulated_type(whole_option(given, "nproc-per-node", 1, 1, _MOST_WORKERS))
     return request
 
 
@@ -297,9 +305,10 @@ def _run_script(
     workers = summary.read_workers(directory)
     count = max(whole_option(given, "nproc-per-node", 1, 1, _MOST_WORKERS), len(workers))
     document = summary.combine_workers(workers, exit_code, monotonic() - began, count)
-    if workers and "quiet" not in given:
+    if workers and "quiet" not in given and "shapes-only" not in given:  # the times would be those of nothing
         write_stderr_lines("\n" + summary.summary_text(document).rstrip("\n"))
-    _print_advice(given, document)
+    if "shapes-only" not in given:
+        _print_advice(given, document)
     if estimates is not None:
         write_stderr_lines("\n" + estimates.of_run(document).rstrip("\n"))
     if "summary-json" in given:
@@ -498,6 +507,11 @@ OPTIONS = (
     ),
     Option("calibrate", "narrow the estimate by the measured rows in this file", value="FILE", completes=FILES),
     Option("prices", "estimate with the prices in this file too", value="FILE", completes=FILES),
+    Option("shapes-only", "estimate without computing: count FLOPs and bytes from shapes, of models of any size"),
+    Option("workers", "estimate so many workers instead of those that ran, a core each", value="N"),
+    Option("batch", "estimate these batches of a worker, such as 8,16,32", value="SIZES"),
+    Option("tensor-parallel", "estimate each layer divided between so many workers", value="N"),
+    Option("pipeline-parallel", "estimate the layers divided into so many stages", value="N"),
     Option("samples", "samples of an epoch, for its cost", value="N"),
     Option("advise", "print all performance advice, with sources"),
     Option("ignore", "leave out this advice, such as float32,nan", value="RULES"),

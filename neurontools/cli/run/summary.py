@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neurontools.cli.line import whole_option
 from neurontools.util.command_lifecycle import write_text
 from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.formats import json_text
@@ -17,6 +18,7 @@ from neurontools.util.units import UNKNOWN, bytes_text, count_text, duration_tex
 
 if TYPE_CHECKING:
     from neurontools.estimate import Calibration, CalibrationRow, CountedRun, Price
+    from neurontools.estimate.parallelism import Degrees
 
 
 _SUMMED_FIELDS = (
@@ -212,6 +214,8 @@ class EstimateRequest:
     rows: tuple[CalibrationRow, ...]
     prices: tuple[Price, ...]
     epoch_samples: int | None
+    batches: tuple[int | None, ...] = (None,)
+    degrees: Degrees | None = None
 
     @classmethod
     def from_options(cls, given: dict[str, str], epoch_samples: int | None) -> EstimateRequest:
@@ -237,11 +241,19 @@ class EstimateRequest:
             prices = read_prices(Path(given["prices"])) if "prices" in given else []
         except EstimateError as error:
             raise UserError(f"--prices {error}", EXIT_USAGE) from None
-        return cls(names, tuple(rows), tuple(prices), epoch_samples)
+        return cls(names, tuple(rows), tuple(prices), epoch_samples, _parse_batches(given), _parse_degrees(given))
+
+    def simulated_type(self, workers: int) -> str:
+        """Returns the type to run the script on: one with enough cores if there is one, and the most HBM a core."""
+        from neurontools.estimate.instances import InstanceHardware
+
+        hardware = [InstanceHardware.from_catalog(name) for name in self.instance_types]
+        return max(hardware, key=lambda each: (each.core_count >= workers, each.core_memory_bytes)).name
 
     def of_run(self, summary: dict[str, Any]) -> str:
         """Returns the estimate as text, or the reason why there is none. Adds the estimate to `summary`."""
         from neurontools.estimate import CountedRun, EstimateError, estimate
+        from neurontools.estimate.parallelism import scale_run
         from neurontools.estimate.report import estimate_document, format_estimates
 
         today = datetime.now(UTC).date()
@@ -251,14 +263,15 @@ class EstimateRequest:
             run = CountedRun.from_summary(summary)
             calibration = self._calibration(run)
             estimates = [
-                estimate(run, name, calibration=calibration, prices=self.prices, epoch_samples=self.epoch_samples)
+                estimate(scaled, name, calibration=calibration, prices=self.prices, epoch_samples=self.epoch_samples)
+                for scaled in [scale_run(run, self.degrees, batch) for batch in self.batches]
                 for name in self.instance_types
             ]
         except EstimateError as error:
             summary["estimates"] = []
             return f"neuron-run: no estimate: {error}"
         summary["estimates"] = [estimate_document(each) for each in estimates]
-        return format_estimates(estimates, today)
+        return format_estimates(estimates, today, run)
 
     def _of_inference(self, summary: dict[str, Any], today: date) -> str:
         from neurontools.estimate import counted_models, estimate_inference
@@ -284,6 +297,33 @@ class EstimateRequest:
             run.worker_count,
             run.tensors / run.executions if run.executions else None,
         )
+
+
+_MOST_DEGREE = 100_000
+
+
+def _parse_batches(given: dict[str, str]) -> tuple[int | None, ...]:
+    if "batch" not in given:
+        return (None,)
+    texts = given["batch"].split(",")
+    if not all(text.isdecimal() and 0 < int(text) <= _MOST_DEGREE for text in texts):
+        raise UserError(f"--batch {given['batch']}: give batches of a worker, such as 8,16,32", EXIT_USAGE)
+    return tuple(dict.fromkeys(map(int, texts)))
+
+
+def _parse_degrees(given: dict[str, str]) -> Degrees | None:
+    from neurontools.estimate import EstimateError
+    from neurontools.estimate.parallelism import Degrees
+
+    names = ("workers", "tensor-parallel", "pipeline-parallel")
+    if not any(name in given for name in names):
+        return None
+    workers, tensor, pipeline = (whole_option(given, name, None, 1, _MOST_DEGREE) for name in names)
+    tensor, pipeline = tensor or 1, pipeline or 1
+    try:
+        return Degrees(workers or tensor * pipeline, tensor, pipeline)
+    except EstimateError as error:
+        raise UserError(f"--workers: {error}", EXIT_USAGE) from None
 
 
 def _training_instance_types() -> tuple[str, ...]:

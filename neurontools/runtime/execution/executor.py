@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from neurontools.driver.environment import is_shapes_only
 from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.model import OperatorTime
 from neurontools.runtime.capture.replay import TraceCacheEntry, replayer
@@ -33,6 +35,7 @@ from neurontools.runtime.execution.policy import (
     deadline,
     nrt_status_of,
 )
+from neurontools.runtime.execution.shapes_only import NothingToCheck, shapes_only_run
 from neurontools.runtime.execution.work import ExecutionWork, OperatorSamples, OperatorTimes, steady_state, work_of
 from neurontools.runtime.native.native_program import MachineCode, NativeProgram
 from neurontools.runtime.operators.lru_cache import LRUCache
@@ -388,10 +391,14 @@ class Executor:
             memory.free(Category.MODEL_CODE, code_bytes)
             raise
         numerics = Numerics(flags.auto_cast, flags.auto_cast_type, self.policy.stochastic)
-        handle = self.monitor.load_model(core, compiled.module, code_bytes, compiled.scratchpad_bytes)
+        is_counted_only = is_shapes_only(self.environment)
+        scratchpad_bytes = 0 if is_counted_only else compiled.scratchpad_bytes  # the daemon refuses more than the HBM
+        handle = self.monitor.load_model(core, compiled.module, code_bytes, scratchpad_bytes)
         check = None if self.policy.timeout_seconds is None else deadline.check
         program = Program(compiled, numerics, check)
         loaded = LoadedProgram(program, code_bytes, handle, origin, self.machine_code.native_program(program, flags))
+        if is_counted_only:
+            loaded.count_only()
         self.loaded.setdefault(core.local_index, {})[id(loaded)] = loaded
         return loaded
 
@@ -459,11 +466,17 @@ class LoadedProgram:
         self.executions = 0
         self.output_bytes = [compiled.layouts[number].nbytes for number in compiled.outputs]
         self.output_bytes_total = sum(self.output_bytes)
-        self.nan_check = NanCheck(compiled)
+        self.nan_check: NanCheck | NothingToCheck = NanCheck(compiled)
         self.cache_entry = TraceCacheEntry()
         self.samples = OperatorSamples([instruction.operator.name for instruction in compiled.instructions])
         self.origin = origin
         self.entry: GraphEntry | None = None  # the entry of the program's graph in the profile ring
+
+    def count_only(self) -> None:
+        """Makes executions return values of the right shapes without computing them."""
+        self.run = shapes_only_run(self.program.compiled)
+        self.nan_check = NothingToCheck()
+        self.samples.next_at = sys.maxsize
 
 
 def prepare_profile(programs: Iterable[LoadedProgram]) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from neurontools.driver.environment import is_shapes_only
 from neurontools.model import ModelPlacement
 from neurontools.runtime.execution.executor import ExecutionTimes, Executor, LoadedProgram
 from neurontools.runtime.execution.graph_description import GraphOrigin
@@ -78,7 +79,8 @@ class ModelOnCore:
             except BaseException:
                 core.memory.free(Category.CONSTANTS, self.weight_bytes)
                 raise
-        self.loaded.nan_check = NanCheck(model.compiled, reads_updated=False)
+        if not is_shapes_only(self._executor.environment):
+            self.loaded.nan_check = NanCheck(model.compiled, reads_updated=False)
         self._placement = ModelPlacement(
             core.local_index,
             load_seconds=perf_counter() - began,

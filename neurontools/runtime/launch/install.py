@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from neurontools.driver.environment import SUMMARY_DIRECTORY
+from neurontools.driver.environment import SUMMARY_DIRECTORY, is_shapes_only
 from neurontools.runtime.launch import import_hook
 from neurontools.runtime.launch.device_name import DEVICE_VARIABLE, choose_device_name, explain_other_name
 from neurontools.util.errors import UserError
@@ -38,6 +38,7 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
         import torch
 
         import_hook.warn_of_other_torch(torch.__version__)  # warns before imports that may fail with this torch
+        from neurontools.runtime.execution.shapes_only import create_parameters_on_device
         from neurontools.runtime.launch.device_registration import (
             before_report_hooks,
             is_registered,
@@ -66,6 +67,8 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
     _remove_lightning_launchers(environment)
     if not import_hook.is_spawned_worker:
         device.cores  # noqa: B018  (takes the cores now, so that the tools show the process from its start)
+    if is_shapes_only(environment):
+        create_parameters_on_device(torch.device(device.name))
     _hook_spawned_processes(device.name)
     directory = environment.get(SUMMARY_DIRECTORY)
     if directory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from neurontools.driver.environment import is_shapes_only
 from neurontools.model import TrainingCounters
 from neurontools.runtime.counting.steps import WARM_UP_STEPS, step_clock, step_hooks, steps
 from neurontools.runtime.execution.executor import Executor
@@ -26,7 +28,8 @@ def collect_counters(executor: Executor, reporter: Reporter) -> None:
 
     Leaves out the memory of model code, which the reporter itself counts.
     """
-    for core in device.acquired_cores:
+    # Without computing, a model may be larger than the HBM, and the daemon would refuse its levels.
+    for core in () if is_shapes_only(os.environ) else device.acquired_cores:
         levels = buffers.account_of(core).levels.copy()
         for category, counter in MEMORY_FIELDS.items():
             if category is not Category.MODEL_CODE:

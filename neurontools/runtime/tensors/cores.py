@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from neurontools.driver.environment import NUM_CORES, VISIBLE_CORES
+from neurontools.driver.environment import NUM_CORES, VISIBLE_CORES, is_shapes_only
 from neurontools.driver.neuron_runtime import NrtStatus, parse_visible_cores
 from neurontools.model import DeviceMemory, HostMemory
 from neurontools.runtime.reporting.control_channel import ArmedFaults, CaptureRequests
@@ -24,6 +24,7 @@ from neurontools.util.directory import Directory
 # Without a daemon the hardware is unknown. The runtime then assumes a trn1, as the SDK's examples do.
 UNMONITORED_HBM_BYTES = 16 * GIB
 UNMONITORED_CORES_PER_DEVICE = 2
+UNLIMITED_HBM_BYTES = 1 << 62  # where nothing is computed: each instance type is asked afterwards whether it fits
 LOCAL_RANK = "LOCAL_RANK"
 LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
 
@@ -75,7 +76,7 @@ def attach_cores(environment: Mapping[str, str], captures: CaptureRequests | Non
         )
         device_index = granted.device_index
         memory = CoreMemory(
-            granted.hbm_bytes or UNMONITORED_HBM_BYTES,
+            UNLIMITED_HBM_BYTES if is_shapes_only(environment) else granted.hbm_bytes or UNMONITORED_HBM_BYTES,
             number // UNMONITORED_CORES_PER_DEVICE if device_index is None else device_index,
             number,
             number % UNMONITORED_CORES_PER_DEVICE if granted.hbm_index is None else granted.hbm_index,
