@@ -118,6 +118,7 @@ def _load(settings: Settings, allocator: CoreAllocator, instance_type: catalog.I
         seed=settings.load_seed,
         neuroncores=settings.load_neuroncores,
         peak_flops_per_core=peak_flops,
+        interval_seconds=settings.interval_seconds,
     )
 
 

@@ -30,6 +30,7 @@ class ScenarioHost:
         lnc: int | None = None,
         neuroncores: int | None = None,
         place: tuple[str, int] | None = None,
+        interval_seconds: float = 1.0,
     ) -> None:
         kind = catalog.load(instance_type)
         self.allocator = CoreAllocator(simulated_shape(kind, lnc))
@@ -39,6 +40,7 @@ class ScenarioHost:
             seed=seed,
             neuroncores=neuroncores,
             peak_flops_per_core=kind.family.peak_flops_per_physical_core("bf16") or 0.0,
+            interval_seconds=interval_seconds,
             started_at_seconds=STARTED_AT_SECONDS,
             started_at_unix_seconds=STARTED_AT_UNIX_SECONDS,
         )

@@ -246,6 +246,26 @@ def test_ecc_bursts_only_ever_add() -> None:
     assert {quiet.load.ecc(index) for index in range(16)} == {model.EccCounters(0, 0, 0, 0, 0)}
 
 
+@pytest.mark.parametrize("scenario", ["ecc-burst", "memory-leak", "stuck-core"])
+def test_long_intervals_have_long_steps_and_the_same_totals(scenario: str) -> None:
+    hosts = [Loaded(scenario, "trn1.2xlarge", interval_seconds=seconds) for seconds in (1.0, 40.0)]
+    for host in hosts:
+        host.advance(400)
+    often, rarely = hosts
+    assert often.load.ecc(0) == rarely.load.ecc(0)
+    for fine, coarse in zip(often.cores(), rarely.cores(), strict=True):
+        assert coarse.busy_seconds_total == pytest.approx(fine.busy_seconds_total, abs=12)  # a step and chance
+        assert coarse.executions_total == pytest.approx(fine.executions_total, rel=0.04, abs=220)
+        assert coarse.execution_started_at_unix_seconds == fine.execution_started_at_unix_seconds
+    for before, after in zip(often.reports(), rarely.reports(), strict=True):
+        assert after.measured_at_seconds == before.measured_at_seconds, "a report is no older than the tick"
+        assert after.errors is not None
+        assert before.errors is not None
+        assert after.errors.runtime_total == pytest.approx(before.errors.runtime_total, abs=10)
+        assert after.total_latency_histogram is not None
+        assert sum(after.total_latency_histogram.bucket_counts) == after.cores[0].executions_total
+
+
 def test_a_ramp_loads_compiles_and_gets_faster() -> None:
     loaded = Loaded("training-ramp")
     busy: list[float] = []

@@ -281,13 +281,16 @@ class SimulatedRank:
         self.busy_seconds += busy_seconds
         self.flop += int(busy_seconds * self.peak_flops * 0.4)
         self._owed_executions += busy_seconds / latency_seconds
-        while self._owed_executions >= 1:
-            self._owed_executions -= 1
+        count = int(self._owed_executions)
+        self._owed_executions -= count
+        for drawn in range(min(count, _MOST_DRAWN), 0, -1):
+            alike = count // drawn  # number of executions that this latency stands for
+            count -= alike
             duration_seconds = latency_seconds * self.random.gauss(1.0, 0.03)
             bucket = execution.bucket_index(duration_seconds)
-            self.latency_counts[bucket] = self.latency_counts.get(bucket, 0) + 1
-            self.latency_seconds += max(0.0, duration_seconds)
-            self.executions += 1
+            self.latency_counts[bucket] = self.latency_counts.get(bucket, 0) + alike
+            self.latency_seconds += alike * max(0.0, duration_seconds)
+            self.executions += alike
             self.last_execution_seconds = now_seconds
 
     def report(self, now_seconds: float, started_at_unix_seconds: float, started_at_seconds: float) -> RuntimeReport:
@@ -331,9 +334,12 @@ class SimulatedRank:
 
 
 STEP_SECONDS = 0.25
+"""The shortest step of a load. Hosts with long intervals have longer steps, so that one machine carries many."""
+_STEPS_OF_AN_INTERVAL = 4
 _LATENCY_SECONDS = 0.05
+_MOST_DRAWN = 8  # limit of random latencies in a step; more executions than these share them
 
-Step = Callable[[SimulatedRank, float], None]  # arguments: a rank, and the seconds since the start of the load
+Step = Callable[[SimulatedRank, float, float], None]  # a rank, the seconds since the start of the load, and of the step
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,15 +351,15 @@ class Scenario:
     ecc: Callable[[Random, float, EccCounters], EccCounters] | None = None  # called at each step for each device
 
 
-def _steady(rank: SimulatedRank, now_seconds: float) -> None:
+def _steady(rank: SimulatedRank, now_seconds: float, step_seconds: float) -> None:
     if now_seconds == 0:
         rank.load_model(0.12)
         rank.set_tensors_ratio(0.35)
     utilization = 0.9 + 0.05 * sin(now_seconds / 7 + rank.index) + rank.random.uniform(-0.02, 0.02)
-    rank.execute(now_seconds, STEP_SECONDS, utilization, _LATENCY_SECONDS)
+    rank.execute(now_seconds, step_seconds, utilization, _LATENCY_SECONDS)
 
 
-def _training_ramp(rank: SimulatedRank, now_seconds: float) -> None:
+def _training_ramp(rank: SimulatedRank, now_seconds: float, step_seconds: float) -> None:
     """Loads weights for 5 s, compiles until 15 s, then executes steps at a rate that grows until 60 s."""
     if now_seconds < 5:
         rank.load_model(0.12 * now_seconds / 5)
@@ -364,26 +370,27 @@ def _training_ramp(rank: SimulatedRank, now_seconds: float) -> None:
     progress = min(1.0, (now_seconds - 15) / 45)
     rank.set_tensors_ratio(0.1 + 0.3 * progress)
     utilization = 0.05 + 0.87 * progress + rank.random.uniform(-0.02, 0.02)
-    rank.execute(now_seconds, STEP_SECONDS, max(0.0, utilization), _LATENCY_SECONDS * (3 - 2 * progress))
+    rank.execute(now_seconds, step_seconds, max(0.0, utilization), _LATENCY_SECONDS * (3 - 2 * progress))
 
 
-def _memory_leak(rank: SimulatedRank, now_seconds: float) -> None:
+def _memory_leak(rank: SimulatedRank, now_seconds: float, step_seconds: float) -> None:
     """Lets tensors grow by 1 % of the HBM per second until allocations fail. Counts the failures."""
-    _steady(rank, now_seconds)
+    _steady(rank, now_seconds, step_seconds)
     wanted_ratio, most_ratio = 0.2 + 0.01 * now_seconds, rank.most_tensors_ratio
     rank.set_tensors_ratio(min(wanted_ratio, most_ratio))
-    if wanted_ratio > most_ratio and now_seconds % 1 == 0:
-        rank.errors = replace(rank.errors, runtime_total=rank.errors.runtime_total + 1)
+    seconds = int(now_seconds) - int(now_seconds - step_seconds)  # that ended in this step
+    if wanted_ratio > most_ratio and seconds:
+        rank.errors = replace(rank.errors, runtime_total=rank.errors.runtime_total + seconds)
 
 
-def _stuck_core(rank: SimulatedRank, now_seconds: float) -> None:
+def _stuck_core(rank: SimulatedRank, now_seconds: float, step_seconds: float) -> None:
     """After 10 s, rank 0 starts an execution that never ends, and the other ranks wait for rank 0."""
     if now_seconds < 10:
-        _steady(rank, now_seconds)
+        _steady(rank, now_seconds, step_seconds)
     elif rank.index == 0:
         if rank.stuck_since_seconds is None:
             rank.stuck_since_seconds = now_seconds
-        rank.busy_seconds += STEP_SECONDS
+        rank.busy_seconds += step_seconds
 
 
 def _ecc_burst(random: Random, now_seconds: float, ecc: EccCounters) -> EccCounters:
@@ -417,7 +424,10 @@ USERS = ("synth-ada", "synth-ben", "synth-eva", "synth-kim", "synth-mia")
 
 
 class SyntheticLoad:
-    """Runs a scenario with one process per logical core. The state depends only on scenario, seed and step number."""
+    """Runs a scenario with one process per logical core.
+
+    The state depends only on the scenario, the seed, the number of steps, and the interval between two snapshots.
+    """
 
     def __init__(
         self,
@@ -427,6 +437,7 @@ class SyntheticLoad:
         seed: int = 0,
         neuroncores: int | None = None,
         peak_flops_per_core: float = 0.0,
+        interval_seconds: float = 1.0,
         started_at_seconds: float | None = None,
         started_at_unix_seconds: float | None = None,
     ) -> None:
@@ -436,7 +447,8 @@ class SyntheticLoad:
         self._allocator = allocator
         self._started_at_seconds = time.monotonic() if started_at_seconds is None else started_at_seconds
         self._started_at_unix_seconds = time.time() if started_at_unix_seconds is None else started_at_unix_seconds
-        self._steps = 0
+        self._step_seconds = max(STEP_SECONDS, interval_seconds / _STEPS_OF_AN_INTERVAL)
+        self._steps = self._ecc_steps = 0
         shape = allocator.shape
         lnc = shape.default_lnc
         available = shape.logical_core_count(lnc)
@@ -463,11 +475,13 @@ class SyntheticLoad:
 
     def advance(self, now_seconds: float) -> None:
         """Advances the load to `now_seconds` (CLOCK_MONOTONIC) and stores a report for each of its processes."""
-        due = int((now_seconds - self._started_at_seconds) / STEP_SECONDS) + 1
+        age_seconds = now_seconds - self._started_at_seconds
+        due = int(age_seconds / self._step_seconds) + 1
         for number in range(self._steps, due):
-            self._step(number * STEP_SECONDS)
+            self._step(number * self._step_seconds)
         self._steps = max(self._steps, due)
-        elapsed_seconds = (self._steps - 1) * STEP_SECONDS
+        self._count_ecc(int(age_seconds / STEP_SECONDS) + 1)
+        elapsed_seconds = (self._steps - 1) * self._step_seconds
         for token, rank in self._ranks.items():
             report = rank.report(elapsed_seconds, self._started_at_unix_seconds, self._started_at_seconds)
             # A real process may have taken memory of the HBM stack. The rank then keeps its previous report.
@@ -475,14 +489,19 @@ class SyntheticLoad:
                 self._allocator.report(token, report)
 
     def _step(self, now_seconds: float) -> None:
-        step, ecc = self._scenario.step, self._scenario.ecc
+        step = self._scenario.step
         if step is not None:
             for rank in self._ranks.values():
-                step(rank, now_seconds)
+                step(rank, now_seconds, self._step_seconds)
+
+    def _count_ecc(self, due: int) -> None:
+        """Counts ECC events at the shortest steps, because their bursts are short."""
+        ecc = self._scenario.ecc
         if ecc is not None:
-            self._ecc = [
-                ecc(random, now_seconds, before) for random, before in zip(self._ecc_random, self._ecc, strict=True)
-            ]
+            for number in range(self._ecc_steps, due):
+                pairs = zip(self._ecc_random, self._ecc, strict=True)
+                self._ecc = [ecc(random, number * STEP_SECONDS, before) for random, before in pairs]
+            self._ecc_steps = max(self._ecc_steps, due)
 
     def _enter(self, index: int) -> str:
         token = f"synthetic {index}"
