@@ -1,4 +1,6 @@
-"""`python -m neurontools.runtime script.py [arguments]`: runs a training script on simulated NeuronCores."""
+"""`python -m neurontools.runtime script.py [arguments]`: runs a training script on simulated NeuronCores.
+
+`-` is a script from standard input."""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import sys
 
 from neurontools.util.signals import die_on_interrupt, die_with_neuron_run, raise_on_interrupt
 
-_USAGE = "usage: python -m neurontools.runtime [-m module | script.py] [arguments …]"
+_USAGE = "usage: python -m neurontools.runtime [-m module | script.py | -] [arguments …]"
 
 
 def main(arguments: list[str]) -> int:
@@ -25,10 +27,12 @@ def main(arguments: list[str]) -> int:
         require_module,
         run_module,
         run_script,
+        run_source,
     )
     from neurontools.runtime.reporting.daemon_connection import CoresUnavailable
     from neurontools.util.errors import UserError
 
+    source = sys.stdin.buffer.read() if arguments[0] == "-" else None
     try:
         if arguments[0] == "-m":
             if len(arguments) < 2:
@@ -36,6 +40,8 @@ def main(arguments: list[str]) -> int:
                 return 2
             require_module(arguments[1])
             install_runtime()
+        elif source is not None:
+            install_runtime(script=source)
         elif not Path(arguments[0]).is_file():
             print(f"neurontools.runtime: {arguments[0]}: no such file; give the path of a script", file=sys.stderr)  # noqa: T201
             return 2
@@ -54,6 +60,8 @@ def main(arguments: list[str]) -> int:
     hide_launcher_frames()
     if arguments[0] == "-m":
         run_module(arguments[1], arguments[2:])
+    elif source is not None:
+        run_source(source, arguments[1:])
     else:
         run_script(arguments[0], arguments[1:])
     return 0

@@ -139,7 +139,10 @@ def _run_neuron_run(arguments: list[str]) -> int:
     if "module" not in given:
         if not script:
             raise UserError(f"no script given; usage: {USAGE}", EXIT_USAGE)
-        if not Path(script[0]).is_file():
+        if script[0] == "-":
+            if "nproc-per-node" in given:
+                raise UserError("-n needs a file: each worker reads the script; save standard input", EXIT_USAGE)
+        elif not Path(script[0]).is_file():
             raise UserError(f"{script[0]}: no such file; give the path of a Python script", EXIT_USAGE)
     exclude_each_other(given, "advise", "no-advice")
     exclude_each_other(given, "ignore", "no-advice")
@@ -520,7 +523,7 @@ OPTIONS = (
     Option("module", "run a module, as python -m", short="m", value="MODULE", ends=True),
     *INFORMATION_OPTIONS,
 )
-USAGE = "neuron-run [options] script.py [arguments …]"
+USAGE = "neuron-run [options] script.py | - [arguments …]"
 SUMMARY = "Runs a PyTorch training script for Trainium on simulated NeuronCores, and prints a summary."
 NOTES = """\
 Options of neuron-run come before the script. Arguments after the script belong to the script.

@@ -43,15 +43,20 @@ class DeviceNameChoice:
     reason: str
 
 
-def device_name(environment: Mapping[str, str], script: str | Path | None, arguments: Sequence[str] = ()) -> str:
+def device_name(
+    environment: Mapping[str, str], script: str | Path | bytes | None, arguments: Sequence[str] = ()
+) -> str:
     """Returns the device name that the rules in this module's docstring give."""
     return choose_device_name(environment, script, arguments).name
 
 
 def choose_device_name(
-    environment: Mapping[str, str], script: str | Path | None, arguments: Sequence[str] = ()
+    environment: Mapping[str, str], script: str | Path | bytes | None, arguments: Sequence[str] = ()
 ) -> DeviceNameChoice:
-    """Chooses the device name by the rules in this module's docstring. Ignores files that can't be read."""
+    """Chooses the device name by the rules in this module's docstring. Ignores files that can't be read.
+
+    `script` is the path of a script, or the source itself.
+    """
     wanted = environment.get(DEVICE_VARIABLE, "")
     if wanted:
         if wanted not in DEVICE_NAMES:
@@ -61,7 +66,11 @@ def choose_device_name(
         return DeviceNameChoice(wanted, f"{DEVICE_VARIABLE}={wanted}")
     for found in (*_names_in_arguments(arguments), *_names_in_configurations(arguments)):
         return found
-    return DeviceNameChoice("xla", "nothing names neuron") if script is None else _name_for_script(Path(script))
+    if script is None:
+        return DeviceNameChoice("xla", "nothing names neuron")
+    if isinstance(script, bytes):
+        return _name_for_source(script, "the script")
+    return _name_for_script(Path(script))
 
 
 def _names_in_arguments(arguments: Sequence[str]) -> Iterator[DeviceNameChoice]:
@@ -97,13 +106,20 @@ def _name_for_script(script: Path) -> DeviceNameChoice:
     try:
         if script.stat().st_size > _LARGEST_SCRIPT_BYTES:
             return DeviceNameChoice("xla", f"{script.name} is too large to be searched")
-        tree = ast.parse(script.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        return _name_for_source(script.read_bytes(), script.name)
+    except OSError:
         return DeviceNameChoice("xla", f"{script.name} can't be read")
+
+
+def _name_for_source(source: bytes, called: str) -> DeviceNameChoice:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return DeviceNameChoice("xla", f"{called} can't be read")
     names = {name for node in ast.walk(tree) if (name := _named_device(node))}
     if names == {"neuron"}:
-        return DeviceNameChoice("neuron", f"{script.name} names neuron")
-    return DeviceNameChoice("xla", f"{script.name} names {' and '.join(sorted(names)) or 'no device'}")
+        return DeviceNameChoice("neuron", f"{called} names neuron")
+    return DeviceNameChoice("xla", f"{called} names {' and '.join(sorted(names)) or 'no device'}")
 
 
 def _named_device(node: ast.AST) -> str | None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from neurontools.driver.environment import SUMMARY_DIRECTORY, is_shapes_only
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def install_runtime(environment: Mapping[str, str] = os.environ, script: str | Path | None = None) -> None:
+def install_runtime(environment: Mapping[str, str] = os.environ, script: str | Path | bytes | None = None) -> None:
     """Registers the device and makes torch_xla importable. A second call does nothing.
 
-    The content of the file `script` decides the device name (see `neurontools.runtime.launch.device_name`).
+    The content of `script`, a path or the source itself, decides the device name (see
+    `neurontools.runtime.launch.device_name`).
     """
     import_hook.require_torch()
     import_hook.install_finder(environment)
@@ -213,6 +214,15 @@ def run_script(script: str, arguments: list[str]) -> None:
     sys.path[0] = str(path.resolve().parent)
     install_runtime(script=path)
     runpy.run_path(script, run_name="__main__")
+
+
+def run_source(source: bytes, arguments: list[str]) -> None:
+    """Runs the source of a script as `python -` does, with the device installed."""
+    sys.argv = ["-", *arguments]
+    sys.path[0] = ""
+    install_runtime(script=source)
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    exec(compile(source, "<stdin>", "exec"), vars(module))  # noqa: S102
 
 
 def hide_launcher_frames() -> None:

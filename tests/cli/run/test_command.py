@@ -18,7 +18,7 @@ from neurontools.faults.requests import FaultRequest
 from neurontools.profile import read_directory
 from neurontools.rpc import fault_calls
 from neurontools.util.errors import UserError
-from tests.harness import counted_runs
+from tests.harness import counted_runs, python_process
 from tests.harness import neuron_run as runs
 from tests.harness.neuron_run import environment, summary_of
 from tests.harness.paths import ROOT
@@ -94,6 +94,27 @@ def test_a_script_with_its_arguments_and_its_summary(neuron_run: Run, tmp_path: 
     assert re.search(r"\nworkers      1\nwall time [^x]*\nsteps        6 \(", run.stderr), run.stderr
     assert "\ncollectives  0\n" in run.stderr
     assert not re.search(r"[\r\x1b]|starting", run.stderr), "a line of progress is for terminals"
+
+
+def test_a_script_from_standard_input_has_the_device_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("text = 'imported'")
+    (tmp_path / "input.py").write_text(
+        "import sys, torch, beside\n"
+        "print(__name__, sys.argv, beside.text, torch.ones(2, device='neuron:0').sum().item())\n"
+        "1 / 0"
+    )
+    with (tmp_path / "input.py").open("rb") as source:
+        run = python_process.run(
+            [*runs.COMMAND, "-q", "-", "--epochs", "3"],
+            loaded=python_process.TORCH,
+            text=True,
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            stdin=source,
+        )
+    assert run.stdout == "__main__ ['-', '--epochs', '3'] imported 2.0\n"
+    assert run.returncode == 1
+    assert 'Traceback (most recent call last):\n  File "<stdin>", line 3, in <module>' in run.stderr
 
 
 @pytest.mark.slow
