@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from neurontools.runtime.capture.replay import replayer
 from neurontools.runtime.tensors.buffers import buffers
+from tests.harness.waiting import HANG_SECONDS
 
 Tensor = torch.Tensor
 
@@ -248,6 +249,20 @@ def test_an_interrupt_is_raised_after_torch_has_asked_for_the_guard(xla: Any, op
     with pytest.raises(KeyboardInterrupt):
         interrupted_before(partial(operator, weight, weight))
     assert operator(weight, weight).sum().item() > 0
+
+
+def test_an_interrupt_is_sent_again_if_c_code_clears_its_error(xla: Any) -> None:
+    """PyObject_HasAttrString clears each error of a getter. This getter is C code that raises the signal itself."""
+    number = type("Number", (int,), {"sent": property(signal.raise_signal)})(signal.SIGINT)
+    found = []
+
+    def clear_the_error() -> None:
+        found.append(ctypes.pythonapi.PyObject_HasAttrString(ctypes.py_object(number), b"sent"))
+        threading.Event().wait(HANG_SECONDS)
+
+    with pytest.raises(KeyboardInterrupt):
+        clear_the_error()
+    assert found == [0]
 
 
 _RECORDING = ("/capture/", "/tensors/", "/operators/", "<traced call>")
