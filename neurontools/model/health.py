@@ -341,8 +341,13 @@ def judge_host(
     if is_healthy(of_all) is False:
         words = f"no problem that counts here; otherwise {words}"
     is_well = False if counted else is_healthy(by_device) if by_device else None
-    findings = sorted(counted, key=lambda finding: (-finding.severity, finding.device_indices))
+    findings = sorted(counted, key=_precedence)
     return HostVerdict(is_well, tuple(findings), words, count)
+
+
+def _precedence(finding: Finding) -> tuple[int, tuple[int, ...], int]:
+    """Sorts findings. A part of the device, such as its SRAM, precedes the NeuronCores that failed because of it."""
+    return -finding.severity, finding.device_indices, FINDING_NAMES.index(finding_name(finding))
 
 
 def no_devices_verdict(criteria: HealthCriteria, at_unix_seconds: float) -> HostVerdict:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from neurontools.cli.healthcheck.command import FORMATS
-from neurontools.model import EccCounters
+from neurontools.model import EccCounters, StatusCounters
 from neurontools.testing import DriverTree
 from tests.harness.command import RunCommand, calls
 from tests.harness.paths import ROOT
@@ -179,8 +179,9 @@ def test_the_shipped_conditions_follow_the_host(tree: DriverTree, watching: Runn
     tree.set_device(0, ecc=EccCounters(0, 0, 3, 0, 0))
     wait_until(watching.findings)
     assert conditions(watching)["NeuronHealth"][0] == "False", "a warning replaces no node"
+    tree.set_core(0, status=StatusCounters(hw_nc_ue_error_total=1))  # the core failed because of its SRAM
     tree.set_device(0, ecc=EccCounters(0, 0, 3, 0, 1))
-    wait_until(lambda: conditions(watching)["NeuronHealth"][0] == "True")
+    wait_until(lambda: {"core_errors", "ecc_uncorrected"} <= {each.kind for each in watching.findings()})
     status, reason, message = conditions(watching)["NeuronHealth"]
     assert (status, reason) == ("True", "NeuronHasError")
     assert message.startswith("NeuronHasError_SRAM_UNCORRECTABLE_ERROR: device 0: ")
