@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from neurond.actions import ActionSettings, FindingActions
 from neurond.attribution import KubeletWatcher, ProcessAttributor
 from neurond.exports.metrics import Exporters
-from neurond.faults import LoseHost
+from neurond.faults import LoseHost, MetBy
 from neurond.host import WatchedHost, open_host, open_kernel_log
 from neurond.journal.accounts import ProcessAccounts
 from neurond.journal.state_files import AuditLog, EndedFile, EndedLog, open_audit_file, open_state_file
@@ -53,7 +53,7 @@ from neurond.system.lifecycle import (
     watchdog_seconds,
 )
 from neurond.system.processes import is_alive
-from neurond.verdicts.evidence import HealthThresholds, ProcessIdentity
+from neurond.verdicts.evidence import HealthThresholds
 from neurond.verdicts.rule_evaluator import FindingDiff, FindingLogger, RuleEvaluator, evaluated_devices
 from neurontools.driver.environment import Roots
 from neurontools.driver.kernel_log import KERNEL_FACILITY, KernelRecord, parse_hardware_error
@@ -264,7 +264,7 @@ class Daemon:
         faults: Sequence[InjectedFault],
         by_uid: int | None,
         by_pid: int | None,
-        met_by: Collection[ProcessIdentity],
+        met_by: MetBy,
     ) -> None:
         self._publisher.rules.mark_healed(met_by, time.monotonic())
         moved_seconds = self._clock.moved_seconds()

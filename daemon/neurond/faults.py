@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from neurond.allocator import CoreAllocator, CoreLease, UnknownToken
@@ -34,11 +34,10 @@ class NoSuchFault(Exception):
     """No fault has this number."""
 
 
-OnHealed = Callable[[Sequence[InjectedFault], int | None, int | None, frozenset[tuple[int, float]]], None]
-"""Receives the healed faults, the UID and PID that healed them, and the processes that met them.
-
-A process is identified by its PID and by the Unix time when it attached.
-"""
+MetBy = Mapping[tuple[int, float | None], bool]
+"""The processes that met faults, each with whether a fault corrupted its results. The key is PID and attach time."""
+OnHealed = Callable[[Sequence[InjectedFault], int | None, int | None, MetBy], None]
+"""Receives the healed faults, the UID and PID that healed them, and the processes that met them."""
 LoseHost = Callable[[float | None, tuple[FaultRequest, ...]], None]
 
 
@@ -54,7 +53,7 @@ class FaultEffects:
     unix_at: Callable[[float], float]  # converts a CLOCK_MONOTONIC time to Unix time
     on_change: Callable[[], None] = lambda: None  # called when faults change, to publish a snapshot
     on_acknowledged: Callable[[], None] = lambda: None  # called when a process acknowledges a fault
-    on_healed: OnHealed = lambda _faults, _uid, _pid, _processes: None
+    on_healed: OnHealed = lambda _faults, _uid, _pid, _met_by: None
     send: Callable[[str, bytes], None] = lambda _token, _line: None  # sends a line to the process with this token
     log_error: Callable[[HardwareError], None] = lambda _error: None  # writes an error to the simulated kernel log
     lose_host: LoseHost | None = None
@@ -120,7 +119,10 @@ class FaultInjector:
             self._send_end(fault)
         if healed:
             offset_seconds = self.effects.unix_at(0.0)
-            met_by = frozenset(process for fault in healed for process in fault.met_by)
+            met_by: dict[tuple[int, float | None], bool] = {}
+            for fault in healed:
+                for process in fault.met_by:
+                    met_by[process] = met_by.get(process, False) or fault.kind.corrupts_results
             self.effects.on_healed([fault.to_model(offset_seconds) for fault in healed], by_uid, by_pid, met_by)
             self._publish_change()
         return len(healed)

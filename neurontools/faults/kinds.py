@@ -93,6 +93,11 @@ class FaultKind:
         return self.effect is not FaultEffect.NONE
 
     @property
+    def corrupts_results(self) -> bool:
+        """Whether wrong values may stay in a process, such as NaN in its weights, even if the fault is healed."""
+        return self.effect in (FaultEffect.HAS_NAN, FaultEffect.HAS_FLIPPED_BITS)
+
+    @property
     def found_within_seconds(self) -> float | None:
         """Time from the begin of the fault to its first finding, in seconds; None: no rule finds the fault."""
         return self.finding_delay_seconds + FOUND_WITHIN_SECONDS if self.findings else None

@@ -327,6 +327,9 @@ def test_nan_is_in_the_results_and_is_raised_where_the_script_asks_for_it(daemon
         return process is not None and process.errors is not None and process.errors.numerical_total > 0
 
     wait_until(is_counted)
+    wait_until(lambda: ("numerical_errors", True) in findings(daemon))
+    fault_calls.heal(daemon.socket)
+    wait_until(lambda: not findings(daemon))
     asked = train(core=1, NEURON_FAIL_ON_NAN="1")
     inject(daemon, "numerical", neuroncore_index=1)
     assert not asked.step()

@@ -318,7 +318,7 @@ def test_healing_takes_the_traces_away(host: Host) -> None:
     assert host.counts.ecc.get(0) == EccCounters(mem_uncorrected_total=1, mem_corrected_total=7)
     host.told_to(token)
     assert host.faults.heal([numbers[0]], by_uid=1000, by_pid=4321) == 1
-    met_by = frozenset((lease.pid, lease.attached_at_unix_seconds) for lease in host.ledger.leases)
+    met_by = {(lease.pid, lease.attached_at_unix_seconds): False for lease in host.ledger.leases}
     assert host.healed == [(numbers[0], 1, 1000, 4321, met_by)], "with what had come of it, and to whom"
     assert host.counts.ecc.get(0) == EccCounters(mem_corrected_total=7)
     assert (host.counts.status.get(0), host.told_to(token)) == (None, [numbers[0]])

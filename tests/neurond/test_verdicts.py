@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from neurond.snapshots.rates import LEAST_STEPS, RateCalculator
-from neurond.verdicts.evidence import HealthThresholds
+from neurond.verdicts.evidence import HealthThresholds, process_identity
 from neurond.verdicts.rule_evaluator import RuleEvaluator
 
 from neurontools.faults.kinds import KINDS
@@ -347,7 +347,7 @@ def test_failed_executions_warn_while_they_are_recent_or_until_they_are_healed()
     hardware, timeout = ("hardware_errors", None, 0), ("failed_executions", "timeout", 0)
     assert failed(2, 1) == [hardware, timeout, ("failed_executions", None, 0)]
     pid, attached_at = host.at(2).processes[0].pid, STARTED_AT_UNIX_SECONDS
-    judge.mark_healed([(pid, attached_at)], host.at(3).taken_at_seconds)
+    judge.mark_healed({(pid, attached_at): False}, host.at(3).taken_at_seconds)
     assert failed(3, 2) == [], "its next report may tell of what was before"
     assert failed(4, 2) == []
     assert failed(5, 3) == [timeout]
@@ -356,8 +356,23 @@ def test_failed_executions_warn_while_they_are_recent_or_until_they_are_healed()
     assert [finding.reason for finding in findings(judge, last)] == [
         f"PID {pid}: 2 timed-out executions in the last minutes"
     ]
-    judge.mark_healed([(pid, attached_at)], last.taken_at_seconds)
+    judge.mark_healed({(pid, attached_at): False}, last.taken_at_seconds)
     assert findings(judge, replace(host.at(8), processes=())) == []
+
+
+@pytest.mark.parametrize("is_corrupted", [False, True])
+def test_numerical_errors_that_a_healed_fault_left_in_the_weights_stay_marked(is_corrupted: bool) -> None:
+    host = ScenarioHost("trn1.32xlarge", neuroncores=1)
+    judge = RuleEvaluator(HealthThresholds(idle_seconds=None))
+    judge.evaluate(host.at(1))
+    (process,) = host.at(2).processes
+    judge.mark_healed({process_identity(process): is_corrupted}, host.at(2).taken_at_seconds)
+    for seconds, numerical_total, found in ((3, 5, []), (4, 6, [("numerical_errors", is_corrupted)])):
+        (process,) = (now := host.at(seconds)).processes
+        assert process.errors is not None
+        process = replace(process, errors=replace(process.errors, numerical_total=numerical_total))
+        told = findings(judge, replace(now, processes=(process,)))
+        assert [(finding.kind, finding.injected) for finding in told] == found
 
 
 def test_errors_of_an_ended_process_are_forgotten_after_the_window() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
 from typing import Generic, TypeVar
@@ -122,18 +122,28 @@ class HealedProcesses:
 
     def __init__(self) -> None:
         self._healed_at_seconds: dict[ProcessIdentity, float] = {}
+        self._corrupted: set[ProcessIdentity] = set()
         self._baselines: dict[ProcessIdentity, Process] = {}  # the first report of each process after the healing
 
-    def add(self, healed: Collection[ProcessIdentity], at_seconds: float) -> None:
-        for identity in healed:
+    @property
+    def corrupted_pids(self) -> frozenset[int]:
+        """The processes that may still hold wrong values of a healed fault."""
+        return frozenset(pid for pid, _ in self._corrupted)
+
+    def add(self, healed: Mapping[ProcessIdentity, bool], at_seconds: float) -> None:
+        """Adds processes, each with whether a fault corrupted its results."""
+        for identity, is_corrupted in healed.items():
             self._healed_at_seconds[identity] = at_seconds
             self._baselines.pop(identity, None)
+            if is_corrupted:
+                self._corrupted.add(identity)
 
     def forget_others(self, processes: Iterable[Process]) -> None:
         if self._healed_at_seconds:
             known = {process_identity(process) for process in processes}
             for identity in self._healed_at_seconds.keys() - known:
                 del self._healed_at_seconds[identity]
+                self._corrupted.discard(identity)
                 self._baselines.pop(identity, None)
 
     def count_since_healing(self, process: Process) -> Process:

@@ -32,6 +32,7 @@ from neurond.verdicts.serving_rules import RequestLatencyRule, cores_without_mod
 from neurontools.driver.kernel_log import KernelRecord
 from neurontools.faults.kinds import KINDS
 from neurontools.model import FaultState, Finding, Health, Process, Severity, Snapshot
+from neurontools.model.finding import FindingKind
 from neurontools.model.health import marked_reason
 from neurontools.model.jobs import group_processes_by_job
 from neurontools.util.units import ranges_text, strip_durations
@@ -76,8 +77,11 @@ class RuleEvaluator:
         self._processes: tuple[Process, ...] = ()  # those of the last tick, with their jobs
         self._healed = HealedProcesses()
 
-    def mark_healed(self, processes: Collection[ProcessIdentity], at_seconds: float) -> None:
-        """Lets the rules ignore the errors and latencies of these processes before the healing of their faults."""
+    def mark_healed(self, processes: Mapping[ProcessIdentity, bool], at_seconds: float) -> None:
+        """Lets the rules ignore the errors and latencies of these processes before the healing of their faults.
+
+        `processes` has for each whether a fault corrupted its results.
+        """
         self._healed.add(processes, at_seconds)
         self._failing_cores.forget_processes(processes)
 
@@ -113,7 +117,7 @@ class RuleEvaluator:
             self._orphans.update(snapshot, limits.idle_seconds),
             self._kernel_errors.update(snapshot, logged, limits.window_seconds),
         )
-        findings = self._with_begin_times(mark_injected(found, snapshot))
+        findings = self._with_begin_times(mark_injected(found, snapshot, self._healed.corrupted_pids))
         health = Health(evaluated_devices(snapshot), findings=findings).with_unknown(unknown)
         if health != self._health:  # an equal report keeps the old object, which is already serialized
             self._health = health
@@ -225,9 +229,14 @@ class FindingDiff:
         return began, ended
 
 
-def mark_injected(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
-    """Marks a finding as injected if an injected fault on the same device causes findings of this kind."""
-    if not snapshot.injected_faults:
+def mark_injected(
+    found: Iterable[Finding], snapshot: Snapshot, corrupted_pids: Collection[int] = ()
+) -> Iterator[Finding]:
+    """Marks a finding as injected if an injected fault on the same device causes findings of this kind.
+
+    Also marks numerical errors of the processes in which a healed fault may have left NaN.
+    """
+    if not snapshot.injected_faults and not corrupted_pids:
         yield from found
         return
     caused = {
@@ -240,7 +249,9 @@ def mark_injected(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Find
     devices = {process.pid: process.device_indices for process in snapshot.processes}
     for finding in found:
         indices = finding.device_indices or (devices.get(finding.pid, ()) if finding.pid is not None else ())
-        is_caused = any((finding.kind, index) in caused for index in indices)
+        is_caused = any((finding.kind, index) in caused for index in indices) or (
+            finding.kind == FindingKind.NUMERICAL_ERRORS and any(pid in corrupted_pids for pid in finding.pids)
+        )
         yield replace(finding, injected=True) if is_caused else finding
 
 
