@@ -384,13 +384,24 @@ WORK = """
 import hashlib, os, signal, sys, threading, time
 from neurontools.model import TrainingCounters
 from neurontools.runtime import Reporter
-from neurontools.runtime.reporting.process_end import at_process_end, run_before_immediate_exit
+from neurontools.runtime.reporting.process_end import (
+    at_process_end,
+    hold_at_process_end,
+    run_before_immediate_exit,
+)
 reporter = Reporter.attach()
 model = reporter.load_model("m")
 for _ in range(500):
     with model.execution(flop=3):
         pass
 reporter.set_training(TrainingCounters(steps_total=50))
+"""
+LOCKED = """
+hold_at_process_end(lock := threading.RLock())
+at_process_end(lock.acquire)
+threading.Timer(0.02, os.kill, (os.getpid(), 15)).start()
+with lock:
+    threading.Event().wait()
 """
 LONG_CALL = """
 def count_more_unless_stopped():
@@ -423,6 +434,7 @@ hashlib.pbkdf2_hmac("md5", b"", b"", rounds)
             True,
         ),
         (LONG_CALL, -signal.SIGTERM, True),  # a call of half a CPU second: the process stops before it reports
+        (LOCKED, -signal.SIGTERM, True),  # a hanging execution, whose lock the final counts need
         ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(4)); signal.raise_signal(signal.SIGTERM)", 4, True),
         ("run_before_immediate_exit(); os._exit(5)", 5, True),
         ("if os.fork() == 0: signal.raise_signal(signal.SIGTERM)\nos.wait(); reporter.close(); os._exit(6)", 6, True),

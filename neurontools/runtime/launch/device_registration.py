@@ -21,6 +21,7 @@ from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.programs.numerics import narrowed_types
 from neurontools.runtime.reporting.control_channel import CaptureRequests
+from neurontools.runtime.reporting.process_end import hold_at_process_end
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.reporting.training_report import training_log
 from neurontools.runtime.tensors.buffers import Core, buffers
@@ -127,6 +128,7 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
     # Makes Module.to() keep Parameter objects, so tied weights stay tied and optimizers keep their parameters.
     torch.__future__.set_swap_module_params_on_conversion(True)
     os.register_at_fork(after_in_child=buffers.renew_lock)
+    hold_at_process_end(buffers.lock)
     for install in (
         count_training_steps,
         watch_hbm_growth,

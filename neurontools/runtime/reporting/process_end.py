@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -25,15 +25,18 @@ from neurontools.util.signals import defer_signals_here, never_raising_handlers
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LONGEST_SECONDS = 5.0  # for which the main thread waits in a signal handler; then it goes on until the process ends
-# A signal waits until the main thread has stopped. The limits are for a main thread that is inside of a native call.
-_STOP_SECONDS = 3.0
-_STOP_CPU_SECONDS = 1.0
-_BLOCKED_SECONDS = 0.3  # for which no other thread could run; on a busy host, a thread that can run waits for a CPU
+# A signal waits until the main thread has stopped. These are the limits if it is inside of a native call, in CPU time
+# of the main thread and of all threads: on a busy host, a thread that can run may wait long for a CPU.
+_MAIN_CPU_SECONDS, _ALL_CPU_SECONDS = 1.0, 3.0
+_BLOCKED_SECONDS = 0.3  # for which no other thread could run
 _LOOK_SECONDS = 0.02
+_LOCKED_SECONDS = 1.0  # after which the main thread runs the functions itself, if it waits while it holds a lock
+_LOCK_SECONDS = 3.0
 _JOIN_SECONDS = 0.1
 
 _functions: list[Callable[[], None]] = []
 _running = threading.RLock()  # held while the functions run
+_locks: list[threading.RLock] = []
 
 
 def at_process_end(function: Callable[[], None]) -> None:
@@ -51,6 +54,14 @@ def at_process_end(function: Callable[[], None]) -> None:
             Finalize(None, run_functions, exitpriority=0)
         _handler.install()
     _functions.append(function)
+
+
+def hold_at_process_end(lock: threading.RLock) -> None:
+    """Lets the functions run under this lock, so that no thread counts meanwhile. They may acquire it too.
+
+    A signal does not stop the main thread while it holds the lock, because the functions would wait for it.
+    """
+    _locks.append(lock)
 
 
 def forget_function(function: Callable[[], None]) -> None:
@@ -96,6 +107,8 @@ class _SignalHandler:
         self.is_ending = False  # whether the main thread runs the functions
         self._pipe: tuple[int, int] | None = None
         self._has_stopped = threading.Event()  # set when the main thread waits for the functions
+        self._received_at_seconds: float | None = None  # when the main thread handled the first signal
+        self._is_postponed = False  # whether the main thread held a lock at the latest signal
         self._thread = threading.Thread()
 
     def install(self) -> None:
@@ -162,34 +175,62 @@ class _SignalHandler:
         if self._pipe is not None:
             with suppress(BlockingIOError):
                 os.write(self._pipe[1], bytes((number,)))
-            if not self.is_ending:
+            if not self.is_ending and (not _holds_a_lock() or self._run_in_main_thread()):
                 self._has_stopped.set()
                 time.sleep(_LONGEST_SECONDS)
+
+    def _run_in_main_thread(self) -> bool:
+        """Runs the functions if the main thread holds a lock for long, as in a hanging execution. Else returns False.
+
+        The other thread then sends the signal again.
+        """
+        now_seconds = time.monotonic()
+        if self._received_at_seconds is None:
+            self._received_at_seconds = now_seconds
+        if now_seconds - self._received_at_seconds > _LOCKED_SECONDS and _running.acquire(blocking=False):
+            try:
+                run_functions()
+            finally:
+                _running.release()
+            return True
+        self._is_postponed = True
+        return False
 
     def _wait(self, readable: int, _writable: int) -> None:
         while received := os.read(readable, 64):
             for number in received:
                 if number in _SIGNALS and signal.getsignal(number) == self._handle:
                     if not self.is_ending:
-                        self._wait_for_main_thread()  # else one function would count less work than the next
-                    run_functions()
+                        self._wait_for_main_thread(number)  # else one function would count less work than the next
+                    with ExitStack() as held:
+                        for lock in _locks if _functions else ():
+                            if lock.acquire(timeout=_LOCK_SECONDS):
+                                held.callback(lock.release)
+                        run_functions()
                     _end_by(number)
         os.close(readable)
 
-    def _wait_for_main_thread(self) -> None:
+    def _wait_for_main_thread(self, number: int) -> None:
         """Waits until the main thread has stopped, is in a long native call, or is blocked."""
         thread = threading.main_thread()
         clock = time.pthread_getcpuclockid(thread.ident or 0)
-        began_seconds = able_seconds = time.monotonic()
-        cpu_seconds = time.clock_gettime(clock)
+        able_seconds = time.monotonic()
+        main_end_seconds = time.clock_gettime(clock) + _MAIN_CPU_SECONDS
+        all_end_seconds = time.process_time() + _ALL_CPU_SECONDS
         while not self._has_stopped.wait(_LOOK_SECONDS):
             now_seconds = time.monotonic()
-            if _can_another_thread_run():
+            if self._is_postponed:
+                self._is_postponed, able_seconds = False, now_seconds
+                signal.pthread_kill(thread.ident or 0, number)
+            elif _can_another_thread_run():
                 able_seconds = now_seconds
-            is_busy = time.clock_gettime(clock) - cpu_seconds > _STOP_CPU_SECONDS
-            is_blocked = now_seconds - able_seconds > _BLOCKED_SECONDS
-            if is_busy or is_blocked or now_seconds - began_seconds > _STOP_SECONDS:
+            is_busy = time.clock_gettime(clock) > main_end_seconds or time.process_time() > all_end_seconds
+            if is_busy or now_seconds - able_seconds > _BLOCKED_SECONDS:
                 return
+
+
+def _holds_a_lock() -> bool:
+    return any(lock._is_owned() for lock in _locks)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _can_another_thread_run() -> bool:
