@@ -69,7 +69,11 @@ def _call(main: Callable[[], Any], arguments: list[str], environment: Mapping[st
 
 
 def _module(command: str) -> str:
-    others = {"neurond": "neurond.__main__", "neuron-monitor-prometheus": "neurontools.cli.monitor.prometheus"}
+    others = {
+        "neurond": "neurond.__main__",
+        "neuron-fleet-sim": "neurond.fleet.command",
+        "neuron-monitor-prometheus": "neurontools.cli.monitor.prometheus",
+    }
     if command in others:
         return others[command]
     return f"neurontools.cli.{command.removeprefix('neuron-')}.command"
