@@ -198,8 +198,10 @@ def instrument(tree: Path, reach: Reach) -> Path:
 def _with_probes(source: str, first: int) -> str:
     tree = ast.parse(source)
     last = first
+    # TorchScript compiles neither the probe nor what it leaves out.
+    unless = "if not torch.jit.is_scripting(): " if "torch.jit.script(" in source else ""
     for last, block in enumerate(blocks_of(tree), first):
-        probe = ast.parse(f"{_NAME}[{last}] = 1").body[0]
+        probe = ast.parse(f"{unless}{_NAME}[{last}] = 1").body[0]
         block.insert(1 if _is_text(block[0]) and len(block) > 1 else 0, probe)
     position = 0
     while position < len(tree.body) and (_is_text(tree.body[position]) or _is_future(tree.body[position])):
