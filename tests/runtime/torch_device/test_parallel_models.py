@@ -114,6 +114,34 @@ def test_a_tensor_parallel_llama_computes_what_the_cpu_computes_also_in_another_
     assert run.returncode == 0, run.stderr
 
 
+def bucket_kernel() -> Any:
+    def choose(inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
+        length = inputs[0].size(1)
+        bucket = 0 if length <= 4 else 1
+        return [torch.nn.functional.pad(inputs[0], [0, 4 + 4 * bucket - length])], torch.tensor(bucket)
+
+    return torch.jit.script(choose)
+
+
+def test_a_parallel_model_with_buckets_chooses_by_the_length_on_all_ranks(
+    llama: dict[str, Any], xla: Any, tmp_path: Path
+) -> None:
+    trace = importlib.import_module("neuronx_distributed.trace")
+    config = importlib.import_module("torch_neuronx").BucketModelConfig(bucket_kernel)
+    buckets = [torch.zeros(2, length, dtype=torch.long) for length in (4, 8)]
+    make = llama["sharded"](tmp_path / "weights.pt")
+    model = trace.parallel_model_trace(make, buckets, bucket_config=config, tp_degree=2, inline_weights_to_neff=False)
+    trace.parallel_model_save(model, tmp_path / "saved")
+    before = [core.statistics.executions_total for core in xla.cores]
+    for each in (model, trace.parallel_model_load(tmp_path / "saved")):
+        for length in (3, 4, 7):
+            words = torch.randint(24, (2, length))
+            logits = each(words)["logits"]
+            assert logits.shape[1] == (4 if length <= 4 else 8)
+            torch.testing.assert_close(logits[:, :length], llama["cpu"](words)["logits"], rtol=1e-5, atol=1e-6)
+    assert [core.statistics.executions_total for core in xla.cores] == [count + 6 for count in before]
+
+
 FOUR_RANKS = (
     LLAMA
     + """
