@@ -22,10 +22,13 @@ FLOAT32_PEAK = "float32 is multiplied at the float32 peak: --auto-cast is none b
 _SHORT_NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
-def format_estimates(estimates: Sequence[Estimate], today: date, counted: CountedRun | None = None) -> str:
+def format_estimates(
+    estimates: Sequence[Estimate], today: date, counted: CountedRun | None = None, *, lists_unpredicted: bool = False
+) -> str:
     """Formats one estimate in full, several as a table. Warns of prices more than a year older than `today`.
 
-    `counted` is the run as it was counted, if the estimates are of other batches or workers.
+    `counted` is the run as it was counted, if the estimates are of other batches or workers. With `lists_unpredicted`,
+    ends with the changes whose effect the model can't predict.
     """
     if not estimates:
         return ""
@@ -39,7 +42,7 @@ def format_estimates(estimates: Sequence[Estimate], today: date, counted: Counte
         lines += ["", *_full_lines(first)]
         lines += ["", *what_if_lines(first.what_ifs)]
     lines.append("")
-    for sentence in _caveats(estimates, today, counted):
+    for sentence in _caveats(estimates, today, counted, lists_unpredicted=lists_unpredicted):
         lines += textwrap.wrap(sentence, _WIDTH, subsequent_indent="  ")
     return "\n".join(lines) + "\n"
 
@@ -158,7 +161,9 @@ def what_if_lines(what_ifs: Sequence[WhatIf]) -> list[str]:
     return ["what if (estimate)", *chain.from_iterable(zip(align_columns(rows), reasons, strict=True))]
 
 
-def _caveats(estimates: Sequence[Estimate], today: date, counted: CountedRun | None) -> list[str]:
+def _caveats(
+    estimates: Sequence[Estimate], today: date, counted: CountedRun | None, *, lists_unpredicted: bool
+) -> list[str]:
     first = estimates[0]
     lines = []
     if first.calibration is None:
@@ -184,7 +189,8 @@ def _caveats(estimates: Sequence[Estimate], today: date, counted: CountedRun | N
         )
     lines.append("Not included: compilation (minutes, once per cache), data loading, evaluation and checkpoints.")
     lines += old_price_warnings((cost.price for each in estimates for cost in each.costs), today)
-    lines.append("Not predicted: " + "; ".join(f"{change} ({why})" for change, why in NOT_PREDICTED) + ".")
+    if lists_unpredicted:
+        lines.append("Not predicted: " + "; ".join(f"{change} ({why})" for change, why in NOT_PREDICTED) + ".")
     return lines
 
 

@@ -108,7 +108,9 @@ def test_a_wrong_file_is_a_line(tmp_path: Path, read: Callable[[Path], object], 
 
 
 def test_counted_listed_and_estimated_stand_apart() -> None:
-    told = format_estimates([estimate(counted(), "trn1.32xlarge", epoch_samples=1000)], TODAY)
+    made = [estimate(counted(), "trn1.32xlarge", epoch_samples=1000)]
+    assert "Not predicted" not in format_estimates(made, TODAY)
+    told = format_estimates(made, TODAY, lists_unpredicted=True)
     for line in (
         "a step   2.0 TFLOP (100% fp32), 1 execution(s)",
         "HBM (counted)    10.0 GB of 16.0 GB a core, 6.0 GB left",

@@ -313,7 +313,7 @@ def _run_script(
     if "shapes-only" not in given:
         _print_advice(given, document)
     if estimates is not None:
-        write_stderr_lines("\n" + estimates.of_run(document).rstrip("\n"))
+        write_stderr_lines("\n" + estimates.of_run(document, lists_unpredicted="advise" in given).rstrip("\n"))
     if "summary-json" in given:
         summary.write_summary(given["summary-json"], document)
     return exit_code
@@ -516,7 +516,7 @@ OPTIONS = (
     Option("tensor-parallel", "estimate each layer divided between so many workers", value="N"),
     Option("pipeline-parallel", "estimate the layers divided into so many stages", value="N"),
     Option("samples", "samples of an epoch, for its cost", value="N"),
-    Option("advise", "print all performance advice, with sources"),
+    Option("advise", "print all performance advice, with sources; with --estimate, also what it does not predict"),
     Option("ignore", "leave out this advice, such as float32,nan", value="RULES"),
     Option("no-advice", "print no performance advice"),
     Option("quiet", "neither progress nor summary", short="q"),

@@ -250,7 +250,7 @@ class EstimateRequest:
         hardware = [InstanceHardware.from_catalog(name) for name in self.instance_types]
         return max(hardware, key=lambda each: (each.core_count >= workers, each.core_memory_bytes)).name
 
-    def of_run(self, summary: dict[str, Any]) -> str:
+    def of_run(self, summary: dict[str, Any], *, lists_unpredicted: bool = False) -> str:
         """Returns the estimate as text, or the reason why there is none. Adds the estimate to `summary`."""
         from neurontools.estimate import CountedRun, EstimateError, estimate
         from neurontools.estimate.parallelism import scale_run
@@ -271,7 +271,7 @@ class EstimateRequest:
             summary["estimates"] = []
             return f"neuron-run: no estimate: {error}"
         summary["estimates"] = [estimate_document(each) for each in estimates]
-        return format_estimates(estimates, today, run)
+        return format_estimates(estimates, today, run, lists_unpredicted=lists_unpredicted)
 
     def _of_inference(self, summary: dict[str, Any], today: date) -> str:
         from neurontools.estimate import counted_models, estimate_inference
