@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from neurontools.profile import SourceLine
@@ -20,6 +20,7 @@ from neurontools.profile.analysis.operators import (
 )
 from neurontools.profile.analysis.report import CollectiveUse, RankReport
 from neurontools.profile.analysis.steps import SlowStep
+from neurontools.profile.analysis.topology import find_topology
 from neurontools.profile.analysis.verdict import find_verdict
 from neurontools.profile.definitions import ENGINE_NAMES, Phase
 from neurontools.util.terminal import escape_controls
@@ -131,11 +132,31 @@ def title_lines(report: RunReport, width: int) -> list[Line]:
     ]
     lines = [fit_marked(runs, width)]
     lines.append(text_line(f"{printable_name(first.device_time)}; counts, FLOPs and bytes are exact", width, "dim"))
+    lines += [text_line(text, width, "dim") for text in _topology_texts(report)]
     return lines + [
         text_line(f"rank {rank.number} failed: {printable_name(failure)}", width, "bad")
         for rank in report.ranks
         if (failure := rank.profile.state.failure)
     ]
+
+
+def _topology_texts(report: RunReport) -> Iterator[str]:
+    """Yields the devices of the ranks, and the link and the bytes of their collectives; nothing for one rank."""
+    topology = find_topology(report.profiles)
+    if topology.link is None:
+        return
+    ranks_by_place: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+    for rank in topology.ranks:
+        ranks_by_place.setdefault((rank.host, rank.devices), []).append(rank.rank)
+    has_several_hosts = len({rank.host for rank in topology.ranks}) > 1
+    places = [
+        f"{'rank' if len(ranks) == 1 else 'ranks'} {ranges_text(ranks)} on "
+        f"{'device' if len(devices) == 1 else 'devices'} {ranges_text(devices) if devices else UNKNOWN}"
+        f"{f' of {printable_name(host)}' if has_several_hosts else ''}"
+        for (host, devices), ranks in ranks_by_place.items()
+    ]
+    moved_bytes = sum(rank.collective_bytes for rank in topology.ranks)
+    yield f"{', '.join(places)}; collectives of {bytes_text(moved_bytes)} cross: {topology.link}"
 
 
 def verdict_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:

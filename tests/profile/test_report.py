@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from neurontools.profile.analysis.memory import levels_over_time
 from neurontools.profile.analysis.operators import FlameFrame, build_flame_tree, largest_uses, seconds_by_engine
 from neurontools.profile.analysis.report import latest_run
 from neurontools.profile.analysis.steps import TimeSplit, group_steps, latest_steps_timeline, slowest_steps, step_times
+from neurontools.profile.analysis.topology import Link, find_topology
 from neurontools.profile.analysis.verdict import Bound, find_verdict
 from neurontools.profile.profile import GraphTotal, MemoryLevels
 from tests.harness.trained_profiles import BYTES, COLLECTIVE_NS, COMPUTE_NS, FLOPS, PEAK_STEP, STEP_NS, trained
@@ -289,3 +291,19 @@ def test_a_rank_that_was_started_again_counts_once() -> None:
     earlier = replace(one, metadata=replace(one.metadata, began_ns=1, rank=5), state=ProfileState(ended_ns=2))
     assert latest_run([earlier, one]) == [one]
     assert latest_run([]) == []
+
+
+def test_the_topology_has_the_devices_of_the_ranks_and_the_slowest_link_between_them() -> None:
+    made = trained(10, 2)
+
+    def link(**changes: Any) -> Link | None:
+        second = replace(made[1], metadata=replace(made[1].metadata, **changes))
+        return find_topology([made[0], second]).link
+
+    assert [rank.devices for rank in find_topology(made).ranks] == [(0,), (0,)]
+    assert link() is Link.DEVICE
+    assert link(instance_type="trn2.48xlarge", cores=(9,)) is Link.NEURONLINK
+    assert link(host="other", boot_id="other") is Link.NETWORK
+    assert link(instance_type=None) is None
+    assert find_topology(made[:1]).link is None
+    assert find_topology(made).ranks[0].collective_bytes > 0

@@ -9,18 +9,21 @@ host.
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from neurontools.profile import Engine, OperatorDefinition, Profile, SpanKind
+from neurontools.profile.analysis.steps import steady_steps
+from neurontools.profile.analysis.topology import device_of
 from neurontools.profile.definitions import ENGINE_NAMES, FREED, script_line
 from neurontools.rpc.wire import append_varint, encode_bytes, encode_string, encode_uint
 
 _PS = 1000
 _EVENT, _STAT = b"\x22", b"\x22"  # protobuf tags of field 4: `events` of a line, `stats` of an event
 
-Stat = int | float | str
+Stat = int | float | str | bytes
 
 
 _DEVICE_TYPE = "Trainium (simulated)"
@@ -32,6 +35,7 @@ _CATEGORIES = {
 }
 _COLLECTIVES = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter": "reduce-scatter"}
 _PRODUCER = 1
+_READ, _HBM = 1, 1  # the operation and the memory space of xprof's MemoryAccessed
 _MOST_ALLOCATIONS = 20_000  # limit of written allocations, each of some 150 bytes; the latest are kept
 
 
@@ -53,6 +57,8 @@ class Plane:
         head = encode_uint(1, number)
         if isinstance(value, str):
             return head + encode_string(5, value)
+        if isinstance(value, bytes):
+            return head + encode_bytes(6, value)
         if isinstance(value, float):
             return head + b"\x11" + struct.pack("<d", value)
         return head + encode_uint(4, value & (1 << 64) - 1)  # as int64: memory viewers read no other integers
@@ -142,7 +148,7 @@ def xplane(profile: Profile, peaks: CorePeaks) -> bytes:
 
 def _device_plane(profile: Profile, core: int, number: int, base_ns: int, peaks: CorePeaks) -> Plane:
     plane = Plane(number, f"/device:TPU:{number}")
-    stats: dict[str, Stat] = {"device_type_string": _DEVICE_TYPE}
+    stats: dict[str, Stat] = {"device_type_string": _DEVICE_TYPE, "core_details": _core_details(profile, core)}
     if peaks.flops_per_second is not None:
         stats["peak_teraflops_per_second"] = peaks.flops_per_second / 1e12
     if peaks.hbm_bytes_per_second is not None:
@@ -152,7 +158,7 @@ def _device_plane(profile: Profile, core: int, number: int, base_ns: int, peaks:
     shown = {row.step for row in executions}
     steps = [
         encode_event(plane.event_kind(str(step.step)), step.start_ns - base_ns, step.duration_ns)
-        for step in profile.steps
+        for step in steady_steps(profile)
         if step.step in shown
     ]
     plane.add_line(_STEPS, "Steps", base_ns, steps)
@@ -170,7 +176,8 @@ def _device_plane(profile: Profile, core: int, number: int, base_ns: int, peaks:
         for row in executions
     ]
     plane.add_line(_MODULES, "XLA Modules", base_ns, runs)
-    plane.add_line(_OPERATORS, "XLA Ops", base_ns, _operator_events(profile, plane, core, base_ns))
+    operators = [*_operator_events(profile, plane, core, base_ns), *_infeed_events(profile, plane, core, base_ns)]
+    plane.add_line(_OPERATORS, "XLA Ops", base_ns, [encoded for _, encoded in sorted(operators)])
     transfers = [
         encode_event(
             plane.event_kind("host to device" if row.kind == SpanKind.TO_DEVICE else "device to host"),
@@ -185,7 +192,43 @@ def _device_plane(profile: Profile, core: int, number: int, base_ns: int, peaks:
     return plane
 
 
-def _operator_events(profile: Profile, plane: Plane, core: int, base_ns: int) -> Iterator[bytes]:
+def _infeed_events(profile: Profile, plane: Plane, core: int, base_ns: int) -> Iterator[tuple[int, bytes]]:
+    """Yields the waits for input while the core executes nothing, with their starts, as infeed of the core.
+
+    xprof derives from them whether a program is input-bound.
+    """
+    number = len(profile.operators)
+    stats: dict[str, Stat] = {
+        "hlo_category": "infeed",
+        "flops": 0,
+        "bytes_accessed": 0,
+        "tf_op": "input/infeed:infeed",
+        "program_id": 1,
+        "symbol_id": number + 1,
+    }
+    waits = sorted((row.start_ns, row.end_ns) for row in profile.spans if row.kind == SpanKind.INPUT_WAIT)
+    if not waits:
+        return
+    kind = plane.add_event_kind(f"%infeed.{number} = () infeed()", f"infeed.{number}", **stats)
+    busy = deque((row.start_ns, row.end_ns) for row in profile.executions if row.core == core)
+    begin_ns = 0
+    for wait_start_ns, end_ns in waits:
+        start_ns = max(wait_start_ns, begin_ns)
+        while busy and busy[0][0] < end_ns:
+            execution_start_ns, execution_end_ns = busy[0]
+            if execution_start_ns > start_ns:
+                yield start_ns, encode_event(kind, start_ns - base_ns, execution_start_ns - start_ns)
+            start_ns = max(start_ns, execution_end_ns)
+            if execution_end_ns > end_ns:
+                break
+            busy.popleft()
+        if end_ns > start_ns:
+            yield start_ns, encode_event(kind, start_ns - base_ns, end_ns - start_ns)
+        begin_ns = max(begin_ns, end_ns)
+
+
+def _operator_events(profile: Profile, plane: Plane, core: int, base_ns: int) -> Iterator[tuple[int, bytes]]:
+    """Yields the operators of all executions on a core, with their starts."""
     kinds = [_operator_kind(profile, plane, number, operator) for number, operator in enumerate(profile.operators)]
     first = 0
     for row in profile.executions:
@@ -196,7 +239,7 @@ def _operator_events(profile: Profile, plane: Plane, core: int, base_ns: int) ->
             continue
         begun_ns = row.start_ns - base_ns
         for number, duration_ns in enumerate(times, profile.graphs[row.graph].first_operator):
-            yield encode_event(kinds[number], begun_ns, duration_ns)
+            yield begun_ns + base_ns, encode_event(kinds[number], begun_ns, duration_ns)
             begun_ns += duration_ns
 
 
@@ -212,6 +255,7 @@ def _operator_kind(profile: Profile, plane: Plane, number: int, operator: Operat
         "flops": operator.flops,
         "model_flops": operator.flops,
         "bytes_accessed": operator.bytes,
+        "memory_access_breakdown": _hbm_accesses(operator.bytes),
         "tf_op": f"{scope}/{short}:{operator.name}",
         "program_id": operator.graph + 1,
         "symbol_id": number + 1,
@@ -220,6 +264,25 @@ def _operator_kind(profile: Profile, plane: Plane, number: int, operator: Operat
     if place is not None:
         stats["source"] = str(place)
     return plane.add_event_kind(f"%{display} = {operator.result or '()'} {short}()", display, **stats)
+
+
+def _hbm_accesses(nbytes: int) -> bytes:
+    """Encodes xprof's MemoryAccessBreakdown with one entry: bytes of HBM, read or written."""
+    return encode_bytes(1, encode_uint(1, _READ) + encode_uint(2, _HBM) + encode_uint(3, nbytes))
+
+
+def _core_details(profile: Profile, core: int) -> bytes:
+    """Encodes xprof's CoreDetails: the device of a core, and its number on the host."""
+    about = profile.metadata
+    device = device_of(about, core)
+    return b"".join(
+        [
+            encode_string(1, about.host),
+            encode_uint(2, core),
+            *([] if device is None else [encode_uint(4, device), encode_uint(5, device)]),
+            encode_uint(6, core),
+        ]
+    )
 
 
 def _host_plane(profile: Profile, number: int, base_ns: int) -> Plane:

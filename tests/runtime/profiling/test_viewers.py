@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from neurontools.profile import Engine, Profile, SpanKind, read_directory
+from neurontools.profile.analysis.report import build_report
+from neurontools.profile.analysis.steps import steady_steps
+from neurontools.profile.analysis.verdict import Bound, find_verdict
 from tests.harness import chromium
 from tests.harness.perfetto_ui import FOLDERS, perfetto_ui
 from tests.harness.profiled_scripts import TWELVE_STEPS, output_of
@@ -53,22 +56,82 @@ def test_xprof_answers_with_our_steps_and_our_flops(run: Run, tmp_path: Path) ->
         answers = xprof([Path(shutil.copy(path, alone))], *asked)
         assert {*asked, "trace_viewer@"} <= set(answers["names"])
         steps = rows(answers["overview_page"][1])
-        assert len(steps) == len(profile.steps)
+        assert len(steps) == len(steady_steps(profile))
         executed = {total.graph: total.executions for total in profile.graph_totals}
         flops = sum(operator.flops * executed[operator.graph] for operator in profile.operators)
         assert int(answers["op_profile"]["byProgram"]["metrics"]["rawFlops"]) == flops
         by_name = {row["hlo_op_name"]: row for row in rows(answers["hlo_stats"])}
+        infeed = by_name.pop(f"infeed.{len(profile.operators)}", None)
+        assert infeed is None  # the script has no loader
         assert len(by_name) == len(profile.operators)
         occurrences = sum(row["occurrences"] for row in by_name.values())
         assert occurrences == len(profile.operator_ns)
         total_us = sum(row["total_time"] for row in by_name.values())
         assert total_us == pytest.approx(sum(profile.operator_ns) / 1e3, rel=1e-6)
+        moved = sum(operator.bytes * executed[operator.graph] for operator in profile.operators)
+        assert answers["op_profile"]["byProgram"]["metrics"]["rawBytesAccessedArray"][0] == pytest.approx(moved)
         (memory,) = answers["memory_profile"]["memoryProfilePerAllocator"].values()
         peak = int(memory["profileSummary"]["peakStats"]["heapAllocatedBytes"])
         assert 0 < peak <= profile.state.hbm_peak_bytes[0]
         names = {row["operation"] for row in rows(answers["framework_op_stats"][0])}
         assert any(name.endswith("aten::linear") for name in names)
         assert float(answers["roofline_model"][0]["p"]["peak_flop_rate"]) > 0
+
+
+BOUND = """
+import time, torch, torch_xla.core.xla_model as xm, torch_xla.distributed.parallel_loader as pl
+from torch.utils.data import DataLoader, Dataset
+device = xm.xla_device()
+class Rows(Dataset):
+    def __len__(self): return 96
+    def __getitem__(self, index):
+        time.sleep({loader}); return torch.randn({width}), torch.zeros((), dtype=torch.long)
+model = torch.nn.Sequential(torch.nn.Linear({width}, {width}), torch.nn.ReLU(), torch.nn.Linear({width}, 4)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for value, target in pl.MpDeviceLoader(DataLoader(Rows(), batch_size=8), device):
+    optimizer.zero_grad()
+    for _ in range({repeats}): loss = torch.nn.functional.cross_entropy(model(value), target); loss.backward()
+    xm.optimizer_step(optimizer)
+    time.sleep({host} if xm.get_ordinal() else {first_host})
+"""
+IDLE = {"loader": 0, "width": 8, "repeats": 1, "host": 0, "first_host": 0}
+
+
+@pytest.mark.long
+@needs_viewers
+@pytest.mark.parametrize(
+    ("bound", "changes", "workers"),
+    [
+        (Bound.INPUT, {"loader": 0.05}, 1),
+        (Bound.HOST, {"first_host": 0.4}, 1),
+        (Bound.COMPUTE, {"width": 1500, "repeats": 8}, 1),
+        (Bound.COMMUNICATION, {"host": 0.5}, 2),
+    ],
+)
+def test_xprof_agrees_with_show_about_the_limit_of_a_run(
+    bound: Bound, changes: dict[str, float], workers: int, tmp_path: Path
+) -> None:
+    output_of(tmp_path, BOUND.format(**{**IDLE, **changes}), "--nproc-per-node", str(workers), "--profile", "made")
+    files = sorted((tmp_path / "made").glob("plugins/profile/*/*.xplane.pb"))
+    assert len(files) == workers
+    report = build_report(read_directory(tmp_path / "made"))
+    verdict = find_verdict(report)
+    assert verdict is not None
+    if bound is not Bound.COMMUNICATION:  # the rank that does not wait is bound by its host
+        assert verdict.bound is bound
+    answers = xprof(files, "overview_page", "input_pipeline_analyzer", "op_profile")
+    overview = answers["overview_page"]
+    told = overview[1]["p"]
+    split, steps = report.split, report.split_steps
+    per_step_ms = {name: 1e3 * seconds / steps for name, seconds in split.parts()}
+    assert float(told["steptime_ms_average"]) == pytest.approx(1e3 * split.total_seconds / steps, rel=0.05, abs=1)
+    assert float(told["tc_infeed_ms_average"]) == pytest.approx(per_step_ms["input wait"], rel=0.1, abs=2)
+    assert ("HIGHLY input-bound" in told["input_conclusion"]) == (bound is Bound.INPUT)
+    busy_ms = per_step_ms["execute"] + per_step_ms["collectives"]
+    assert float(told["tc_active_ms_average"]) == pytest.approx(busy_ms, rel=0.1, abs=2)
+    assert int(overview[2]["p"]["device_core_count"]) == workers
+    names = {cell["v"] for cell in answers["input_pipeline_analyzer"][0]["rows"][1]["c"][1:]}
+    assert names <= {f"{report.profiles[0].metadata.host}:{core}" for core in range(workers)}
 
 
 @pytest.mark.long
