@@ -11,10 +11,13 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from neurontools.estimate.calibration import Interval
 from neurontools.estimate.counted_run import CountedRun, EstimateError
 from neurontools.estimate.estimate import StepTime, step_time
 from neurontools.estimate.instances import InstanceHardware
+from neurontools.estimate.report import dollars
 from neurontools.util.terminal import escape_controls
+from neurontools.util.units import duration_text
 
 IGNORED_RULES = "NEURONTOOLS_IGNORE_ADVICE"
 """Environment variable with the names of rules to skip while a script runs, separated by commas, or `all`."""
@@ -44,6 +47,23 @@ class EffectBasis(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Saving:
+    """The predicted saving of a change: seconds of a step, and US dollars of 1,000 steps (None: no list price)."""
+
+    step_seconds: Interval
+    thousand_steps_usd: Interval | None
+    instance_type: str
+
+    @property
+    def text(self) -> str:
+        """The saving as text, such as "saves 1.2 ms to 3.4 ms of a step on trn1.2xlarge"."""
+        seconds = f"{self.step_seconds.text(duration_text)} of a step"
+        if self.thousand_steps_usd is None:
+            return f"saves {seconds} on {self.instance_type}"
+        return f"saves {seconds}, {self.thousand_steps_usd.text(dollars)} of 1,000 steps on {self.instance_type}"
+
+
+@dataclass(frozen=True, slots=True)
 class Advice:
     """One piece of advice: the measured number, the line of the script, the fix and its expected effect.
 
@@ -60,17 +80,28 @@ class Advice:
     effect_is: EffectBasis
     source: str
     lost_ratio: float
+    saving: Saving | None = None  # None: no model predicts it
 
     def document(self) -> dict[str, Any]:
         """Returns the advice as an entry of the JSON summary."""
-        return asdict(self)
+        saving = self.saving
+        ends = {
+            "step_seconds": None if saving is None else _ends(saving.step_seconds),
+            "thousand_steps_usd": None if saving is None else _ends(saving.thousand_steps_usd),
+        }
+        return {**asdict(self), "saving": None if saving is None else ends}
+
+
+def _ends(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]
 
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
     """The events of one kind that were counted at one line of the script.
 
-    `count` is the number of events; `steps` is the number of training steps in which they occurred.
+    `count` is the number of events; `steps` is the number of training steps in which they occurred. `late_steps` has
+    the numbers of the latest steps in which a graph was new, if `event` is a new graph after the warm-up.
     """
 
     event: str
@@ -78,6 +109,7 @@ class CallSite:
     line: int
     count: int
     steps: int
+    late_steps: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
@@ -140,7 +172,8 @@ def _parse_call_sites(entries: Any) -> list[CallSite]:
         try:
             count = int(entry["count"])
             steps = int(entry.get("steps", count))
-            sites.append(CallSite(str(entry["what"]), str(entry["file"]), int(entry["line"]), count, steps))
+            late_steps = tuple(map(int, entry.get("late_steps") or ()))
+            sites.append(CallSite(str(entry["what"]), str(entry["file"]), int(entry["line"]), count, steps, late_steps))
         except (KeyError, TypeError, ValueError):
             continue
     return sorted(sites, key=lambda site: (-site.steps, -site.count))
@@ -174,6 +207,8 @@ def _advice_lines(each: Advice, *, with_source: bool) -> list[str]:
         f"    do: {each.fix}",
         f"    effect ({each.effect_is.value}): {each.effect}",
     ]
+    if each.saving is not None:
+        paragraphs.append(f"    what if (estimate): {each.saving.text}")
     if with_source:
         paragraphs.append(f"    source: {each.source}")
     return [

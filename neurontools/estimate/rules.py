@@ -6,20 +6,31 @@ Each docstring states when the rule applies. `_RULES` at the end lists all rules
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from neurontools.estimate.advice import Advice, EffectBasis, RunFacts, Truth
 from neurontools.estimate.calibration import LAUNCH_SECONDS
 from neurontools.estimate.inference_rules import INFERENCE_RULES, find_inference_advice
+from neurontools.estimate.savings import COLLECTIVE_SECONDS, find_saving
+from neurontools.profile.analysis.verdict import (
+    CONSTANT_SHAPES,
+    LARGER_EXECUTIONS,
+    LEAST_ACTION_RATIO,
+    LOAD_AHEAD,
+    READ_SELDOM,
+    READS_PER_STEP,
+    STEPS_PER_LATE_GRAPH,
+    goes_on,
+)
 from neurontools.util.units import bytes_text, duration_text
 
 LEAST_STEPS = 10
 """A run with fewer steps gets no advice, because it is too short to show a steady state."""
 
-_HALF_OF_STEPS = 0.5  # an event in more than this share of the steps belongs to training, not to evaluations
 
+_HALF_OF_STEPS = READS_PER_STEP  # an event in more than this share of the steps belongs to training, not to evaluations
 _RECOMPILE_LEAST_GRAPHS = 3
-_RECOMPILE_STEPS_PER_GRAPH = 50
 _MOST_EXECUTIONS_PER_BATCH = 1.5
 _MOST_BATCHES_PER_EXECUTION = 1.5
 _SHORT_EXECUTION_SECONDS = 40e-3  # measured host time to execute one training graph
@@ -27,7 +38,6 @@ _HOST_BOUND_RATIO = 0.3
 _FALLBACK_PREFIX = "fallback "
 _FLOAT32_LEAST_SHARE = 0.5
 _FLOAT32_LEAST_COMPUTE_RATIO = 0.3
-_LOADER_WAIT_RATIO = 0.1
 _LOADER_WAIT_LEAST_SECONDS = 20e-3  # least wait for batches per step; a busy CPU alone can cause shorter waits
 _IMBALANCE_RATIO = 1.5
 _IMBALANCE_LEAST_SECONDS = 20e-3  # a busy CPU alone can cause smaller differences between ranks
@@ -45,11 +55,14 @@ _OUTSIDE_LOOP_LEAST_SECONDS = 30.0  # time that imports and loading a model can 
 def _recompile(facts: RunFacts) -> Advice | None:
     """Applies if one line makes at least three new graphs, and more than one per 50 steps.
 
-    The threshold tolerates the few graphs that evaluations add.
+    The threshold tolerates the few graphs that evaluations add. Graphs also have to be new in the second half of the
+    steps: a loader with a few sizes of batches (buckets) has shown all of them by then.
     """
     site = max(facts.call_sites_of("graph"), key=lambda each: each.count, default=None)
     late_graphs = 0 if site is None else site.count
-    if late_graphs < _RECOMPILE_LEAST_GRAPHS or late_graphs * _RECOMPILE_STEPS_PER_GRAPH <= facts.run.steps_total:
+    if late_graphs < _RECOMPILE_LEAST_GRAPHS or late_graphs * STEPS_PER_LATE_GRAPH <= facts.run.steps_total:
+        return None
+    if site is not None and site.late_steps and not goes_on(site.late_steps, facts.run.steps_total):
         return None
     changes = facts.rank.get("graph_changes") or []
     changed = f"; in the last one {changes[-1]}" if changes else ""
@@ -58,8 +71,7 @@ def _recompile(facts: RunFacts) -> Advice | None:
         truth=Truth.SCRIPT,
         measured=f"{late_graphs} new graphs after the fifth step of {facts.run.steps_total}{changed}",
         place=None if site is None else site.text,
-        fix="give every step the same shapes: pad to one size or a few sizes, use DataLoader(drop_last=True), and "
-        "keep changing numbers in tensors",
+        fix=f"{CONSTANT_SHAPES}; keep changing numbers in tensors",
         effect="each new graph is compiled once per cache, which takes minutes on hardware",
         effect_is=EffectBasis.DOCUMENTED,
         source="Neuron's guide to training with PyTorch; PyTorch/XLA's troubleshooting guide",
@@ -81,7 +93,7 @@ def _host_read(facts: RunFacts) -> Advice | None:
         truth=Truth.SCRIPT,
         measured=f"the host read a value {reads} times in {facts.run.steps_total} steps, and waited for the device",
         place=sites[0].text,
-        fix="read only every few steps, or after the step: xm.add_step_closure(print, args=(loss,))",
+        fix=READ_SELDOM,
         effect="the host traces ahead of the device again, and batches_per_execution above 1 becomes possible",
         effect_is=EffectBasis.DOCUMENTED,
         source="PyTorch/XLA's metrics analysis (0.5 a step); Neuron's guide to training with PyTorch",
@@ -103,7 +115,7 @@ def _read_after_step(facts: RunFacts) -> Advice | None:
         measured=f"the host read a result {sites[0].count} times in {facts.run.steps_total} steps; on hardware each "
         "read waits for the device",
         place=sites[0].text,
-        fix="read only every few steps, or in the background: xm.add_step_closure(print, args=(loss,), run_async=True)",
+        fix=READ_SELDOM,
         effect="the host traces the next step while the device executes this one",
         effect_is=EffectBasis.DOCUMENTED,
         source="PyTorch/XLA's metrics analysis (0.5 a step); Neuron's guide to training with PyTorch",
@@ -161,7 +173,7 @@ def _batches_per_execution(facts: RunFacts) -> Advice | None:
         truth=Truth.SCRIPT,
         measured=f"one batch per execution, {1e3 * peak_seconds:.1f} ms at the bfloat16 peak of {facts.hardware.name}",
         place=facts.main_call_site("mark_step"),
-        fix="MpDeviceLoader(loader, device, batches_per_execution=10); watch HBM and the compile time",
+        fix=f"{LARGER_EXECUTIONS}; watch HBM and the compile time",
         effect="2.6 times the samples/s for a ViT-B/16 on inf2.xlarge",
         effect_is=EffectBasis.PUBLISHED,
         source="the ViT article, step 6; Neuron's guide to training with PyTorch",
@@ -232,7 +244,7 @@ def _optimizer_on_host(facts: RunFacts) -> Advice | None:
 def _loader_wait(facts: RunFacts) -> Advice | None:
     """Applies if steps wait for batches at least 10% of the training time on this CPU, and at least 20 ms per step."""
     waited, training = facts.counter("loader_wait_seconds"), facts.counter("training_seconds")
-    least_seconds = max(_LOADER_WAIT_RATIO * training, _LOADER_WAIT_LEAST_SECONDS * facts.run.steps_total)
+    least_seconds = max(LEAST_ACTION_RATIO * training, _LOADER_WAIT_LEAST_SECONDS * facts.run.steps_total)
     if not training or waited < least_seconds:
         return None
     return Advice(
@@ -240,7 +252,7 @@ def _loader_wait(facts: RunFacts) -> Advice | None:
         truth=Truth.CPU,
         measured=f"steps waited {duration_text(waited)} of {duration_text(training)} for batches",
         place=facts.main_call_site("input"),
-        fix="DataLoader(num_workers=…, persistent_workers=True), and compute once what is the same in each epoch",
+        fix=f"{LOAD_AHEAD}; compute once what is the same in each epoch",
         effect="at most the time waited; 0.6% with synthetic data",
         effect_is=EffectBasis.GUESS,
         source="xprof's threshold (10% of a step); the ViT article, step 2",
@@ -290,7 +302,7 @@ def _small_collectives(facts: RunFacts) -> Advice | None:
         place=None,
         fix="reduce gradients in buckets: xm.optimizer_step does, and so does DistributedDataParallel with a larger "
         "bucket_cap_mb",
-        effect=f"{1e3 * 58e-6 * run.collectives:.1f} to {1e3 * 300e-6 * run.collectives:.1f} ms less latency per step",
+        effect=f"{(COLLECTIVE_SECONDS * run.collectives).text(duration_text)} less latency per step",
         effect_is=EffectBasis.COUNTED,
         source="AWS's guide to nccom-test",
         lost_ratio=min(facts.step.collectives.middle / facts.step.total.middle, 1.0),
@@ -478,10 +490,13 @@ RULES = (*_RULES, *INFERENCE_RULES)
 """The names of all rules of advice."""
 
 
-def find_advice(document: Mapping[str, Any], ignored: Collection[str] = ()) -> list[Advice]:
+def find_advice(
+    document: Mapping[str, Any], ignored: Collection[str] = (), *, predicts_savings: bool = True
+) -> list[Advice]:
     """Applies the rules to a JSON summary of neuron-run; returns their advice in descending order of `lost_ratio`.
 
-    Skips the rules named in `ignored`. Returns no advice for a training of fewer than `LEAST_STEPS` steps.
+    Skips the rules named in `ignored`. Without `predicts_savings`, reads no prices, and no advice has a saving. Returns
+    no advice for a training of fewer than `LEAST_STEPS` steps.
     """
     facts = RunFacts.from_summary(document)
     if facts is None:
@@ -491,4 +506,6 @@ def find_advice(document: Mapping[str, Any], ignored: Collection[str] = ()) -> l
     else:
         rules = [rule for name, rule in _RULES.items() if name not in ignored]
         found = [advice for rule in rules if (advice := rule(facts)) is not None]
+        if predicts_savings:
+            found = [replace(advice, saving=find_saving(advice.rule, facts)) for advice in found]
     return sorted(found, key=lambda advice: -advice.lost_ratio)

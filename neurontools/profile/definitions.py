@@ -12,6 +12,9 @@ import re
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
+WARM_UP_STEPS = 5
+"""The number of steps after which a training has usually compiled all its graphs."""
+
 DEVICE_TIME = "times are of the simulated device (CPU)"
 
 

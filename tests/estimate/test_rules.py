@@ -83,7 +83,10 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("recompile", "", {"steps": 150, "places": [place("graph", 3)]}),
     ("recompile", "7: 3 new graphs after the fifth step of 149", {"steps": 149, "places": [place("graph", 1, 3)]}),
     ("recompile", "in the last one b", {"places": [place("graph", 3)], "graph_changes": ["a", "b"]}),
+    ("recompile", "", {"steps": 40, "places": [place("graph", 3) | {"late_steps": [6, 8, 11]}]}),
+    ("recompile", "7: 4 new graphs", {"steps": 40, "places": [place("graph", 4) | {"late_steps": [6, 8, 30, 39]}]}),
     ("host-read", "", {"places": [place(READ, 50)]}),
+    ("host-read", "", {"places": [place(f"library {READ} by transformers", 100)]}),
     (
         "host-read",
         "7: the host read a value 61 times in 100",
@@ -186,6 +189,17 @@ def test_every_rule_is_here() -> None:
         == {rule for rule, text, _ in CASES if not text}
         == set(RULES) - set(INFERENCE_RULES)
     )
+
+
+def test_advice_predicts_what_its_fix_saves_in_seconds_and_dollars() -> None:
+    document = good(training_seconds=20.0, loader_wait_seconds=9.0)
+    (found,) = find_advice(document)
+    assert found.saving is not None
+    assert found.saving.text.startswith("saves 0 s to 90.0 ms of a step, $0.00 to $0.0")
+    assert "what if (estimate): saves 0 s to 90.0 ms of a step" in format_advice([found])
+    assert found.document()["saving"]["step_seconds"] == [0.0, 0.09]
+    (found,) = find_advice(document, predicts_savings=False)
+    assert (found.saving, found.document()["saving"]) == (None, None)
 
 
 def test_what_an_idle_core_costs_is_told() -> None:

@@ -11,15 +11,27 @@ from statistics import median
 from neurontools.profile import Profile, SourceLine, SpanKind
 from neurontools.profile.analysis.report import RankReport, RunReport
 from neurontools.profile.analysis.steps import NS_PER_SECOND, TimeSplit
-from neurontools.profile.definitions import Phase, script_line
+from neurontools.profile.definitions import WARM_UP_STEPS, Phase, script_line
 from neurontools.util.units import counted
 
 LEAST_CAUSE_RATIO = 0.01
 """Causes that take a smaller share of the time are left out, unless a count is their evidence."""
 
-_LEAST_ACTION_RATIO = 0.1  # xprof's threshold for an input-bound step; a smaller cause has no next step
-_READS_PER_STEP = 0.5  # PyTorch/XLA's metrics analysis reports more transfers from the device than this
-_WARM_UP_STEPS = 5  # a training has usually compiled all its graphs after so many steps
+LEAST_ACTION_RATIO = 0.1
+"""Causes with a smaller share of the time have no next step: xprof's threshold for an input-bound step."""
+
+READS_PER_STEP = 0.5
+"""PyTorch/XLA's metrics analysis reports more transfers from the device per step than this."""
+
+STEPS_PER_LATE_GRAPH = 50
+"""A training that compiles a new graph more often than once in so many steps compiles too often."""
+
+LOAD_AHEAD = "load batches in advance: DataLoader(num_workers=…, persistent_workers=True)"
+CONSTANT_SHAPES = "keep shapes constant: pad to one size or a few sizes, and use DataLoader(drop_last=True)"
+READ_SELDOM = (
+    "read only every few steps, or in the background: xm.add_step_closure(print, args=(loss,), run_async=True)"
+)
+LARGER_EXECUTIONS = "several batches per execution: MpDeviceLoader(loader, device, batches_per_execution=10)"
 
 
 class Bound(StrEnum):
@@ -36,11 +48,13 @@ class Bound(StrEnum):
 class Cause:
     """A cause of the duration of a step.
 
-    `seconds` is per step, or of the whole profile if it has no steps. `ratio` is its share of that time. `place` is
-    the line of the script with the largest part; None if unknown. `next_step` is "" if nothing is to be done.
+    `seconds` is per step, or of the whole profile if it has no steps. `ratio` is its share of that time. `part` is the
+    part of a step that has this time, one of PART_NAMES. `place` is the line of the script with the largest share; None
+    if unknown. `next_step` is "" if nothing is to be done.
     """
 
     bound: Bound
+    part: str
     text: str
     seconds: float
     ratio: float
@@ -70,56 +84,73 @@ def find_verdict(report: RunReport) -> ProfileVerdict | None:
     return ProfileVerdict(bound, shares[bound], shown)
 
 
+def goes_on(late_steps: Sequence[int], steps_total: int) -> bool:
+    """Returns whether steps of the second half still have new graphs. `late_steps` are the latest steps with new ones.
+
+    A loader with a few sizes of batches (buckets) has usually shown all of them in the first half.
+    """
+    if not late_steps:
+        return False
+    begin = max((WARM_UP_STEPS + steps_total) / 2, late_steps[0] - 1)
+    recent = sum(step > begin for step in late_steps)
+    return recent > 1 and recent * STEPS_PER_LATE_GRAPH > steps_total - begin
+
+
 def _causes(report: RunReport) -> Iterator[Cause]:
     split, steps = report.split, report.split_steps
 
-    def cause(bound: Bound, text: str, seconds: float, place: SourceLine | None, next_step: str = "") -> Cause:
-        return Cause(bound, text, seconds / steps, seconds / split.total_seconds, place, next_step)
+    def cause(
+        bound: Bound, part: str, text: str, seconds: float, place: SourceLine | None, next_step: str = ""
+    ) -> Cause:
+        return Cause(bound, part, text, seconds / steps, seconds / split.total_seconds, place, next_step)
 
     def needs_action(seconds: float) -> bool:
-        return seconds >= _LEAST_ACTION_RATIO * split.total_seconds
+        return seconds >= LEAST_ACTION_RATIO * split.total_seconds
 
     yield cause(
         Bound.INPUT,
+        "input wait",
         "waiting for the data loader",
         split.input_wait_seconds,
         _longest_line(report.profiles, SpanKind.INPUT_WAIT),
-        "load batches in advance: DataLoader(num_workers=…, persistent_workers=True)"
-        if needs_action(split.input_wait_seconds)
-        else "",
+        LOAD_AHEAD if needs_action(split.input_wait_seconds) else "",
     )
     yield cause(
         Bound.COMMUNICATION,
+        "collectives",
         _rank_wait_text(report),
         split.collective_seconds,
         None,
         _rank_wait_step(report) if needs_action(split.collective_seconds) else "",
     )
-    late_graphs = [graph for graph in report.graphs if graph.first_step > _WARM_UP_STEPS]
+    late_graphs = [graph for graph in report.graphs if graph.first_step > WARM_UP_STEPS]
     yield cause(
         Bound.COMPILE,
-        f"compiling {counted(len(late_graphs), 'graph')} after step {_WARM_UP_STEPS}"
+        "compile",
+        f"compiling {counted(len(late_graphs), 'graph')} after step {WARM_UP_STEPS}"
         if late_graphs
         else "waiting for compiled graphs",
         split.compile_seconds,
         late_graphs[-1].place if late_graphs else None,
-        f"keep shapes constant: pad to a few sizes, drop_last=True (in the last graph {late_graphs[-1].reason})"
-        if len(late_graphs) > 1
+        f"{CONSTANT_SHAPES} (in the last graph {late_graphs[-1].reason})"
+        if goes_on([graph.first_step for graph in late_graphs], report.step_count)
         else "",
     )
     reads, reading_seconds, place = _host_reads(report)
     reading_seconds = min(reading_seconds, split.transfer_seconds)
-    if reads > _READS_PER_STEP:
+    if reads > READS_PER_STEP:
         yield cause(
             Bound.HOST,
+            "transfer",
             f"{reads:.1f} host reads a step, each a wait on hardware",
             reading_seconds,
             place,
-            "read only every few steps, or in a closure: xm.add_step_closure(print, args=(loss,), run_async=True)",
+            READ_SELDOM,
         )
     transfers = split.transfer_seconds - reading_seconds
     yield cause(
         Bound.HOST,
+        "transfer",
         "copying between host and device",
         transfers,
         _longest_line(report.profiles, SpanKind.TO_DEVICE),
@@ -127,18 +158,17 @@ def _causes(report: RunReport) -> Iterator[Cause]:
     )
     yield cause(
         Bound.HOST,
+        "host tracing",
         "host code: Python, and tracing the script",
         split.host_seconds,
         None,
-        "several batches per execution: MpDeviceLoader(loader, device, batches_per_execution=10)"
-        if needs_action(split.host_seconds)
-        else "",
+        LARGER_EXECUTIONS if needs_action(split.host_seconds) else "",
     )
     for phase, seconds, line in _executed_phases(report):
         if phase is Phase.COLLECTIVES:
-            yield cause(Bound.COMMUNICATION, "moving data in collectives", seconds, line)
+            yield cause(Bound.COMMUNICATION, "execute", "moving data in collectives", seconds, line)
         else:
-            yield cause(Bound.COMPUTE, "executing graphs" if phase is None else phase.value, seconds, line)
+            yield cause(Bound.COMPUTE, "execute", "executing graphs" if phase is None else phase.value, seconds, line)
 
 
 def _executed_phases(report: RunReport) -> Iterator[tuple[Phase | None, float, SourceLine | None]]:
@@ -188,7 +218,7 @@ def _host_reads(report: RunReport) -> tuple[float, float, SourceLine | None]:
                 found.append((place, span.end_ns - span.start_ns))
                 if place is not None:
                     steps_by_line.setdefault(place, set()).add((rank.number, span.step))
-    least = _READS_PER_STEP * report.split_steps
+    least = READS_PER_STEP * report.split_steps
     regular = {place for place, at in steps_by_line.items() if len(at) > least}
     for place, duration_ns in found:
         if place in regular:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import sysconfig
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import get_ident
 from types import FrameType
 
 from neurontools.model.execution import bucket_index, bucket_seconds
 from neurontools.profile.definitions import SourceLine
+from neurontools.runtime.profiling.script_files import is_outside_script, loop_package
 
 
 @dataclass(slots=True)
@@ -109,25 +107,25 @@ metrics = RuntimeMetrics()
 
 _MAX_CALL_SITES = 256
 _MOST_FRAMES = 200
-# Path prefixes of code outside the script: packages, the standard library, this package, frozen modules.
-_OTHERS = tuple(
-    {
-        f"{Path(path)}{os.sep}"
-        for name in ("stdlib", "platstdlib", "purelib", "platlib")
-        if (path := sysconfig.get_path(name))
-    }
-    | {f"{Path(__file__).parents[2]}{os.sep}", "<frozen "}
-)
-
 CallSite = tuple[str, str, int]
 """(cause of the event, file name in the code object, line number)"""
+
+LIBRARY_PREFIX = "library "
+"""The beginning of a cause that a package has, not the script itself."""
+
+LATE_GRAPH = "graph"
+"""The cause of a graph that is new after the warm-up."""
+
+_MOST_LATE_STEPS = 256  # steps with a new graph that are kept for each line
 
 
 class CallSiteCounter:
     """Counts events, such as fallbacks, by the line of the script that causes them. Any thread may count.
 
     `counts` has at most 256 call sites. Events at further call sites are not counted. For each call site, `steps` has
-    the number of training steps with an event there. `step` is the number of the current training step.
+    the number of training steps with an event there. `step` is the number of the current training step. For the lines
+    that make new graphs after the warm-up, `late_steps` has the numbers of the latest such steps.
+
 
     Finding the line takes one to two microseconds, so count only events that happen a few times per step.
     """
@@ -137,6 +135,7 @@ class CallSiteCounter:
         self.steps: Counter[CallSite] = Counter()
         self.step = 0
         self._closure_threads: set[int] = set()
+        self.late_steps: dict[CallSite, deque[int]] = {}
         self._latest: dict[CallSite, int] = {}
 
     def is_in_closure(self) -> bool:
@@ -152,35 +151,48 @@ class CallSiteCounter:
         finally:
             self._closure_threads.discard(get_ident())
 
-    def count_call(self, cause: str, lines: Sequence[SourceLine] | None = None) -> None:
+    def count_call(self, cause: str, lines: Sequence[SourceLine] | None = None, *, names_package: bool = False) -> None:
         """Counts an event for the script's line on the call stack, or for that in `lines`, innermost first.
 
-        Does nothing if there is no such line.
+        Does nothing if there is no such line. With `names_package`, an event that a package that runs the training loop
+        causes has a cause of its own, such as "library read by transformers".
         """
         own = next((line for line in lines or () if not line.is_package), None)
         if own is not None:
             call_site = (cause, own.file, own.line)
         else:
-            frame = _script_frame(sys._getframe(1))  # noqa: SLF001  (documented, and cheaper than `inspect`)
+            frame, package = _script_frame(sys._getframe(1))  # noqa: SLF001  (documented; cheaper than `inspect`)
             if frame is None:
                 return
-            call_site = (cause, frame.f_code.co_filename, frame.f_lineno)
+            full_cause = cause if package is None or not names_package else f"{LIBRARY_PREFIX}{cause} by {package}"
+            call_site = (full_cause, frame.f_code.co_filename, frame.f_lineno)
         if call_site in self.counts or len(self.counts) < _MAX_CALL_SITES:
             self.counts[call_site] += 1
             if self._latest.get(call_site) != self.step:
                 self._latest[call_site] = self.step
                 self.steps[call_site] += 1
+                if cause == LATE_GRAPH:
+                    self.late_steps.setdefault(call_site, deque(maxlen=_MOST_LATE_STEPS)).append(self.step)
 
 
-def _script_frame(frame: FrameType | None) -> FrameType | None:
+def _script_frame(frame: FrameType | None) -> tuple[FrameType | None, str | None]:
+    """Returns the innermost frame of the script, and the package inside of it that runs the training loop, if any."""
+    package = None
     for _ in range(_MOST_FRAMES):
         if frame is None:
-            return None
+            return None, package
         name = frame.f_code.co_filename
-        if not name.startswith(_OTHERS) and not name.startswith("<"):
-            return frame
+        is_outside = _outside.get(name)
+        if is_outside is None:
+            is_outside = _outside[name] = is_outside_script(name)
+        if not is_outside:
+            return frame, package
+        package = package or loop_package(name)
         frame = frame.f_back
-    return None
+    return None, package
+
+
+_outside: dict[str, bool] = {}  # whether a file is outside of the script
 
 
 call_sites = CallSiteCounter()

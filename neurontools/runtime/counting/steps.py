@@ -170,7 +170,6 @@ os.register_at_fork(after_in_child=step_clock.renew_lock)
 
 
 _IMPORT_RUN_DELAY_SECONDS = read_run_delay_seconds() or 0.0
-WARM_UP_STEPS = 5  # number of steps after which a training has usually compiled all its graphs
 
 
 class StepBoundaries:

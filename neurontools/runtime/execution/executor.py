@@ -13,10 +13,11 @@ import torch
 from neurontools.driver.environment import is_shapes_only
 from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.model import OperatorTime
+from neurontools.profile.definitions import WARM_UP_STEPS
 from neurontools.runtime.capture.replay import TraceCacheEntry, replayer
 from neurontools.runtime.capture.trace import ObservedCall, Trace
-from neurontools.runtime.counting.metrics import call_sites, metrics
-from neurontools.runtime.counting.steps import COMPILE, COMPUTE, WARM_UP_STEPS, step_clock, steps
+from neurontools.runtime.counting.metrics import LATE_GRAPH, call_sites, metrics
+from neurontools.runtime.counting.steps import COMPILE, COMPUTE, step_clock, steps
 from neurontools.runtime.execution.graph_description import (
     FIRST_GRAPH,
     GraphChanges,
@@ -340,7 +341,7 @@ class Executor:
         self._late_graph_stack = None
         if steps.steps_total >= WARM_UP_STEPS:
             self._late_graph_stack = stack = cause_stack(graph, change)
-            call_sites.count_call("graph", None if stack is None else ring.stack_table.stacks[stack].lines)
+            call_sites.count_call(LATE_GRAPH, None if stack is None else ring.stack_table.stacks[stack].lines)
             ring.traced_steps = TRACED_STEPS
         hash_text = graph_hash(text)
         compiled = self.cache.find(hash_text, flags)

@@ -99,9 +99,9 @@ def from_device(source: Tensor) -> Tensor:
     started, charged = time.perf_counter(), step_clock.charged_seconds
     core = device.core_of(source)
     if core.pending.signatures or replayer.is_replaying(core):
-        call_sites.count_call("read")
+        call_sites.count_call("read", names_package=True)
     elif not call_sites.is_in_closure():  # the read executes nothing, but on hardware it waits for the device
-        call_sites.count_call("result read")
+        call_sites.count_call("result read", names_package=True)
     value = host_value(source)
     core.statistics.from_device_bytes += source.nbytes
     seconds = time.perf_counter() - started

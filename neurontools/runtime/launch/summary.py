@@ -72,7 +72,14 @@ def build_summary() -> dict[str, Any]:
         "flop_total": sum(c.statistics.flops_total for c in cores),
         "flops_by_dtype": dict(work.flops_by_dtype),
         "places": [
-            {"what": place[0], "file": place[1], "line": place[2], "count": count, "steps": call_sites.steps[place]}
+            {
+                "what": place[0],
+                "file": place[1],
+                "line": place[2],
+                "count": count,
+                "steps": call_sites.steps[place],
+                "late_steps": list(call_sites.late_steps.get(place, ())),
+            }
             for place, count in call_sites.counts.copy().most_common(_MOST_PLACES)
         ],
         "graph_changes": list(executor().graph_changes.latest),
@@ -239,6 +246,8 @@ class AdviceReporter:
 
         workers = int(os.environ.get("WORLD_SIZE", "1") or 1)
         found = find_advice(
-            {"ranks": [counted], "workers": workers, "instance_type": counted["instance_type"]}, self._ignored
+            {"ranks": [counted], "workers": workers, "instance_type": counted["instance_type"]},
+            self._ignored,
+            predicts_savings=False,
         )
         reporter.set_advice([ScriptAdvice(a.rule, a.measured, a.place, a.fix, a.effect) for a in found])

@@ -13,7 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from neurontools.driver.environment import is_shapes_only
 from neurontools.model import TrainingCounters
-from neurontools.runtime.counting.steps import WARM_UP_STEPS, step_clock, step_hooks, steps
+from neurontools.profile.definitions import WARM_UP_STEPS
+from neurontools.runtime.counting.steps import step_clock, step_hooks, steps
 from neurontools.runtime.execution.executor import Executor
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.reporting.inference_log import inference_log

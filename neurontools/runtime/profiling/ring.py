@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import sub
-from pathlib import Path
 from time import perf_counter_ns
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
@@ -32,6 +30,7 @@ from neurontools.profile.definitions import (
     SpanKind,
 )
 from neurontools.profile.profile import Allocation, GraphExecution, MemoryLevels, Span, TrainingStep
+from neurontools.runtime.profiling.script_files import is_package, is_part_of_torch
 
 
 @dataclass(slots=True)
@@ -134,10 +133,6 @@ def _array(values: Any) -> array[int]:
 _MOST_FRAMES = 64
 _MOST_STACKS = 65536
 _MOST_GRADIENTS = 200_000
-_PACKAGE_PREFIX = str(Path(__file__).parents[2]) + "/"
-_TORCH = str(Path(torch.__file__).parent) + "/"
-_LIBRARY = tuple({f"{path}/" for name in ("stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
-_PACKAGES = tuple({f"{path}/" for name in ("purelib", "platlib") if (path := sysconfig.get_path(name))})
 _CALL_OF_MODULE = torch.nn.Module._call_impl.__code__
 _STEP_OF_OPTIMIZER = torch.optim.Optimizer.profile_hook_step(lambda _: None).__code__  # the wrapper of every step()
 _current_node: Any = torch._C._current_autograd_node
@@ -216,9 +211,10 @@ class StackTable:
         if key not in self._places:
             code = frame.f_code
             name = code.co_filename
-            is_package = name.startswith(_PACKAGES)
-            is_other = name.startswith((_PACKAGE_PREFIX, _TORCH, "<")) or (name.startswith(_LIBRARY) and not is_package)
-            self._places[key] = None if is_other else SourceLine(name, frame.f_lineno, code.co_qualname, is_package)
+            is_hidden = is_part_of_torch(name)
+            self._places[key] = (
+                None if is_hidden else SourceLine(name, frame.f_lineno, code.co_qualname, is_package(name))
+            )
         return self._places[key]
 
 
