@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neurontools.profile.analysis.comparison import Comparison, OperatorDifference, QuantityDifference, QuantityUnit
+from neurontools.profile.analysis.comparison import (
+    Comparison,
+    FollowedAdvice,
+    OperatorDifference,
+    QuantityDifference,
+    QuantityUnit,
+)
 from neurontools.profile.analysis.operators import GraphUse
 from neurontools.profile.analysis.report import RunReport
 from neurontools.profile.definitions import ENGINE_NAMES
@@ -31,6 +37,9 @@ def profile_difference_text(names: Sequence[str], compared: Comparison, most: in
     lines.append(f"{'':<{_TITLE_CELLS}}{'A':>{_VALUE_CELLS}}{'B':>{_VALUE_CELLS}}  change")
     differing = [each for each in compared.quantities if _differs(each)]
     lines += [_quantity_line(each) for each in differing] or ["no differences"]
+    if compared.advice:
+        lines += ["", "next steps of A, what they can save of a step, and what B saved:"]
+        lines += [f"  {_advice_text(each)}" for each in compared.advice]
     changed = [each for each in compared.operators if _is_significant(each, compared)]
     if changed:
         lines += ["", f"operators by change in time ({counted(len(changed), 'change')}):"]
@@ -53,6 +62,15 @@ def profile_difference_json(names: Sequence[str], compared: Comparison) -> str:
             "a": _run_part(names[0], compared.a),
             "b": _run_part(names[1], compared.b),
             "quantities": {each.quantity.name: {"a": each.a, "b": each.b} for each in compared.quantities},
+            "advice": [
+                {
+                    "cause": each.cause.text,
+                    "next_step": each.cause.next_step,
+                    "predicted_seconds": [0.0, each.cause.seconds],
+                    "saved_seconds": each.saved_seconds,
+                }
+                for each in compared.advice
+            ],
             "operators": [
                 {
                     "name": each.name,
@@ -69,6 +87,12 @@ def profile_difference_json(names: Sequence[str], compared: Comparison) -> str:
         },
         indent=2,
     )
+
+
+def _advice_text(each: FollowedAdvice) -> str:
+    cause, saved = each.cause, each.saved_seconds
+    result = f"saved {duration_text(saved)}" if saved >= 0 else f"took {duration_text(-saved)} more"
+    return f"{printable_name(cause.text)}: up to {duration_text(cause.seconds)} predicted, {result}"
 
 
 def _run_part(where: str, report: RunReport) -> dict[str, object]:

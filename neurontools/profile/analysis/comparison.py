@@ -10,6 +10,7 @@ from operator import attrgetter
 from neurontools.profile import Engine, SourceLine
 from neurontools.profile.analysis.operators import GraphUse, OperatorUse
 from neurontools.profile.analysis.report import RankReport, RunReport
+from neurontools.profile.analysis.verdict import Cause, find_verdict
 
 
 class QuantityUnit(Enum):
@@ -70,9 +71,22 @@ class OperatorDifference:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowedAdvice:
+    """A cause of run a with a next step, and the result in run b.
+
+    Following it saves at most `cause.seconds` of a step. `saved_seconds` is the time of a step that the cause's part of
+    it lost; negative if the part takes longer in run b.
+    """
+
+    cause: Cause
+    saved_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     a: RunReport
     b: RunReport
+    advice: tuple[FollowedAdvice, ...]  # by predicted saving, largest first
     quantities: tuple[QuantityDifference, ...]
     operators: tuple[OperatorDifference, ...]  # sorted by the absolute change of their time, largest first
     only_a_graphs: tuple[GraphUse, ...]
@@ -84,10 +98,23 @@ def compare(a: RunReport, b: RunReport) -> Comparison:
     return Comparison(
         a,
         b,
+        _followed_advice(a, b),
         tuple(QuantityDifference(quantity, quantity.compute(a), quantity.compute(b)) for quantity in QUANTITIES),
         _operator_differences(a, b),
         tuple(graph for graph in a.graphs if graph.hash_text not in b_hashes),
         tuple(graph for graph in b.graphs if graph.hash_text not in a_hashes),
+    )
+
+
+def _followed_advice(a: RunReport, b: RunReport) -> tuple[FollowedAdvice, ...]:
+    verdict = find_verdict(a)
+    if verdict is None or not (a.has_steps and b.has_steps):
+        return ()
+    before, after = (
+        {name: seconds / report.split_steps for name, seconds in report.split.parts()} for report in (a, b)
+    )
+    return tuple(
+        FollowedAdvice(cause, before[cause.part] - after[cause.part]) for cause in verdict.causes if cause.next_step
     )
 
 

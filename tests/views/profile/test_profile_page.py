@@ -209,6 +209,10 @@ def test_a_difference_tells_what_changed_and_leaves_out_what_did_not() -> None:
     assert re.search(r"^execute +450\.0 us +600\.0 us +\+33\.3 %$", told, re.MULTILINE)
     assert re.search(r"^ +\+150\.0 us +200\.0 us +350\.0 us .* aten::mm +train\.py:12$", told, re.MULTILINE)
     assert "input wait" not in told
+    mended = profile_difference_text(
+        ["a", "b"], compare(build_report(trained(10, 2, slow_rank=1)), build_report(trained(10, 2))), 10
+    )
+    assert "execution a step: up to 200.0 us predicted, saved 150.0 us\n" in mended
     same = profile_difference_text(["a", "b"], compare(build_report(trained(10)), build_report(trained(10))), 10)
     assert "no differences" in same
 
