@@ -242,8 +242,13 @@ def _optimizer_on_host(facts: RunFacts) -> Advice | None:
 
 
 def _loader_wait(facts: RunFacts) -> Advice | None:
-    """Applies if steps wait for batches at least 10% of the training time on this CPU, and at least 20 ms per step."""
-    waited, training = facts.counter("loader_wait_seconds"), facts.counter("training_seconds")
+    """Applies if steps wait for batches at least 10% of the training time on this CPU, and at least 20 ms per step.
+
+    Omits the share of the wait for which other processes kept the CPUs busy, as it was in the whole training.
+    """
+    training = facts.counter("training_seconds")
+    delayed_ratio = min(1.0, facts.counter("training_run_delay_seconds") / training) if training else 0.0
+    waited = facts.counter("loader_wait_seconds") * (1 - delayed_ratio)
     least_seconds = max(LEAST_ACTION_RATIO * training, _LOADER_WAIT_LEAST_SECONDS * facts.run.steps_total)
     if not training or waited < least_seconds:
         return None

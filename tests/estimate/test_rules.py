@@ -131,6 +131,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("float32", "60% of the FLOPs are float32", {"flops_by_dtype": MORE}),
     ("optimizer-on-host", "", {"host_parameters": 0}),
     ("optimizer-on-host", "3 parameter(s) on the host", {"host_parameters": 3}),
+    ("loader-wait", "", {"training_seconds": 20.0, "loader_wait_seconds": 9.0, "training_run_delay_seconds": 16.0}),
     ("loader-wait", "", {"training_seconds": 20.0, "loader_wait_seconds": 1.99}),
     ("loader-wait", "", {"training_seconds": 30.0, "loader_wait_seconds": 2.9}),
     ("loader-wait", "", {"training_seconds": None, "loader_wait_seconds": 9.0}),

@@ -210,6 +210,12 @@ class StepCounts:
     """Seconds before the first step in which the main thread was ready to run, but the CPUs were busy."""
     times: Timer = field(default_factory=lambda: Timer("StepTime", is_time=True))
 
+    def training_run_delay_seconds(self) -> float:
+        """Returns the seconds since the first step in which the main thread was ready, but the CPUs were busy."""
+        if self.first_seconds is None:
+            return 0.0
+        return max(0.0, (read_run_delay_seconds() or 0.0) - _IMPORT_RUN_DELAY_SECONDS - self.start_run_delay_seconds)
+
     def record_step(self) -> None:
         """Counts a training step and records the time since the previous one."""
         now = time.monotonic()

@@ -54,6 +54,7 @@ def build_summary() -> dict[str, Any]:
         "is_simulated": True,  # the runtime always executes programs on the CPU, even on a Neuron host
         "training_seconds": elapsed,
         "start_run_delay_seconds": steps.start_run_delay_seconds,
+        "training_run_delay_seconds": steps.training_run_delay_seconds(),
         "cores": [core.global_index for core in cores],
         "wall_seconds": time.perf_counter() - _started,
         "steps_total": steps.steps_total,
