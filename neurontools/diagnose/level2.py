@@ -113,11 +113,16 @@ class DeviceTests:
     def _run_on_cores(self, names: Sequence[str], free: list[LogicalNeuronCore]) -> Iterator[TestResult]:
         core_tests = [name for name in names if name in CORE_TESTS]
         if core_tests:
-            before = self._executions()
+            executed: set[int] = set()  # devices on which the workload ran
             for cores in _ranges(free):
-                yield from self._judged(cores, core_tests)
+                for result in self._judged(cores, core_tests):
+                    if result.outcome is not Outcome.NOT_RUN and result.device_index is not None:
+                        executed.add(result.device_index)
+                    yield result
             if "reports" in names:
-                yield from self._count_results(before, free)
+                yield from self._count_results(free, executed)
+        elif "reports" in names:
+            yield TestResult("reports", Outcome.NOT_RUN, "no test executed anything", "add a test such as matmul")
         if any(name in RANK_TESTS for name in names):
             ranks = list({core.device_index: core for core in reversed(free)}.values())[::-1]
             ranks = ranks if len(ranks) > 1 else free[:2]
@@ -188,11 +193,15 @@ class DeviceTests:
                 result = found.get((name, core.index))
                 yield result or _missing_result(name, core, process.failure, is_culprit=False)
 
-    def _count_results(
-        self, before: Mapping[int, int | None], free: Sequence[LogicalNeuronCore]
-    ) -> Iterator[TestResult]:
-        """Compares the executions that the daemon counted on each device with those of the workload."""
-        devices = sorted({core.device_index for core in free})
+    def _count_results(self, free: Sequence[LogicalNeuronCore], executed: Collection[int]) -> Iterator[TestResult]:
+        """Judges whether the daemon counted executions on each device on which the workload ran."""
+        before = _executions_by_device(self._snapshot)
+        for index in sorted({core.device_index for core in free}.difference(executed)):
+            action = "see the tests of this device"
+            yield TestResult("reports", Outcome.NOT_RUN, "no test executed anything", action, index)
+        devices = sorted(executed)
+        if not devices:
+            return
 
         def uncounted(now: Mapping[int, int | None]) -> list[int]:
             return [index for index in devices if now.get(index) is not None and now.get(index) == before.get(index)]
@@ -209,9 +218,6 @@ class DeviceTests:
                 yield TestResult("reports", Outcome.FAIL, "neurond counted no execution of the test", action, index)
             else:
                 yield TestResult("reports", Outcome.PASS, "neurond counted the executions of the test", "", index)
-
-    def _executions(self) -> dict[int, int | None]:
-        return _executions_by_device(self._snapshot)
 
     def _result(self, line: Mapping[str, Any], core: LogicalNeuronCore) -> TestResult:
         outcome = Outcome(line["outcome"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from neurontools.rpc import fault_calls
 from tests.harness import python_process
 from tests.harness.attached_process import AttachedProcess
 from tests.harness.neuron_run import environment
+from tests.harness.paths import PYTHONPATH
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
 
@@ -87,6 +89,17 @@ def test_each_fault_fails_the_test_that_claims_to_find_it(
     fault_calls.heal(daemon.socket)
     wait_until(lambda: not daemon.holders())
     assert diag(daemon, tmp_path, "--test", names, "--device", "1-2")["exit_code"] == 0
+
+
+def test_a_workload_that_cannot_start_never_looks_like_a_sick_device(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
+    (tmp_path / "torch.py").write_text("raise ImportError('broken')\n")
+    variables = environment(tmp_path, daemon.socket, PYTHONPATH=os.pathsep.join((str(tmp_path), PYTHONPATH)))
+    command = [*COMMAND, "--test", "matmul,reports,all-reduce", "--json"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["exit_code"]) == (2, 2), document
+    assert {each["outcome"] for each in document["results"]} <= {"could not run", "skip"}
 
 
 def test_every_fault_is_claimed_by_a_test() -> None:
