@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from neurontools.client.backfill import Backfill
+from neurontools.client.packing import FAST_LEVEL
 from neurontools.client.timeline import LIVE_BYTES, HostTimeline, Moment, MomentBuilder
 from neurontools.util.errors import UserError
 
@@ -113,7 +114,7 @@ class LiveFeed(Feed):
         self.recorder: RecordingWriter | None = None
         self.recording_error = ""
         self._client: Client | None = None
-        self._maker = MomentBuilder()
+        self._maker = MomentBuilder(FAST_LEVEL)
         self._latest: Moment | None = None
         self._is_past_wanted = False
         self._restart_watch = False

@@ -17,6 +17,7 @@ from neurontools.util.units import mean_known
 _MOST_CORES = 4096
 _GAP_INTERVALS = 2.5  # a gap is a time without samples that is longer than this many sampling intervals
 _MOST_DOWNSAMPLERS = 48
+_MOST_CACHED = 4096
 _at = attrgetter("at_seconds")
 _Step = TypeVar("_Step")
 
@@ -149,6 +150,8 @@ class Samples:
         self._samples: list[HostSample] = []
         self._pauses: list[float] = []  # end time of each interval between samples that may be a gap
         self._downsamplers: dict[object, Downsampler[Any]] = {}
+        # Results that depend only on time steps before the last one, by key. Cleared when samples of the past change.
+        self.cache: dict[object, Any] = {}
         for sample in samples:
             self.append(sample)
 
@@ -175,6 +178,7 @@ class Samples:
         """Inserts samples, given oldest first, at times that have no sample yet."""
         if not samples:
             return
+        self.cache.clear()
         self._samples = sorted([*self._samples, *samples], key=_at)
         pairs = zip(self._samples, self._samples[1:], strict=False)
         self._pauses = [after.at_seconds for before, after in pairs if self._may_be_gap(before, after)]
@@ -184,6 +188,7 @@ class Samples:
 
     def drop(self, count: int) -> None:
         """Removes the `count` oldest samples."""
+        self.cache.clear()
         del self._samples[:count]
         first_at = self._samples[0].at_seconds if self._samples else float("inf")
         del self._pauses[: bisect_right(self._pauses, first_at)]
@@ -361,17 +366,25 @@ class Series:
         found = self._steps(axis.cell_seconds, partial(CoreDownsampler, axis.cell_seconds), axis.cell_seconds)
         return [None if number is None else found.get(number) for number in axis.steps()]
 
-    def core_trend(self, first: int, count: int, length: int) -> list[float | None]:
+    def core_trend(self, first: int, count: int, length: int) -> tuple[float | None, ...]:
         """Returns the mean utilization of some physical cores in each of the last `length` steps of 5 s.
 
-        The cores are the `count` cores from index `first`. None means unknown. The list is empty if there is no sample.
+        The cores are the `count` cores from index `first`. None means unknown. Returns () if there is no sample.
         """
         if not self._count:
-            return []
+            return ()
         found = self._steps(TREND_STEP_SECONDS, partial(CoreDownsampler, TREND_STEP_SECONDS), TREND_STEP_SECONDS)
         latest = int(self._samples[self._count - 1].at_seconds // TREND_STEP_SECONDS)
-        steps = map(found.get, range(latest - length + 1, latest + 1))
-        return [None if step is None else mean_of_cores(step, first, count) for step in steps]
+        cache = self._samples.cache
+        earlier = cache.get((first, count, length, latest))
+        if earlier is None:
+            if len(cache) >= _MOST_CACHED:
+                cache.clear()
+            steps = map(found.get, range(latest - length + 1, latest))
+            earlier = tuple([None if step is None else mean_of_cores(step, first, count) for step in steps])
+            cache[first, count, length, latest] = earlier
+        step = found.get(latest)
+        return *earlier, None if step is None else mean_of_cores(step, first, count)
 
     def _steps(self, key: object, empty: Callable[[], Downsampler[_Step]], step_seconds: float) -> dict[int, _Step]:
         """Returns the time steps of a downsampler. The last step includes only samples up to the displayed time."""

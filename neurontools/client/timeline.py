@@ -18,7 +18,7 @@ from neurontools.rpc.call import MAX_REPLY_BYTES
 from neurontools.rpc.convert import snapshot_on_demand
 
 LIVE_BYTES = 5472 * 2**10
-"""Memory limit of a live view: fits 20 minutes of a trn1.32xlarge at 1 Hz, twice the default history of the daemon."""
+"""Memory limit of a live view: fits 17 minutes of a trn1.32xlarge at 1 Hz; the daemon keeps 10 by default."""
 
 _at = attrgetter("at_seconds")
 

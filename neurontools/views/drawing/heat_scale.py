@@ -30,12 +30,11 @@ def heat_glyph(ratio: float, glyphs: Glyphs) -> str:
 
 def heat_sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs) -> list[Run]:
     """Draws the last `width` utilizations as a sparkline, newest at the right. An unknown value leaves a gap."""
-    shown = values[-width:] if width > 0 else ()
-    percents = [_percent(value) for value in shown]
+    shown = tuple(values[-width:]) if width > 0 else ()
     # Only the last value changes at every tick.
-    runs = [*_sparkline_runs(tuple(percents[:-1]), width - len(shown), glyphs)]
-    for percent in percents[-1:]:
-        append_run(runs, *_sparkline_cell(percent, glyphs))
+    runs = [*_sparkline_runs(shown[:-1], width - len(shown), glyphs)]
+    for value in shown[-1:]:
+        append_run(runs, *_sparkline_cell(_percent(value), glyphs))
     return runs
 
 
@@ -46,10 +45,10 @@ def _percent(value: float | None) -> int | None:
 
 
 @lru_cache(1024)
-def _sparkline_runs(percents: tuple[int | None, ...], blank_cells: int, glyphs: Glyphs) -> tuple[Run, ...]:
+def _sparkline_runs(values: tuple[float | None, ...], blank_cells: int, glyphs: Glyphs) -> tuple[Run, ...]:
     runs: list[Run] = [(" " * blank_cells, "text")] if blank_cells > 0 else []
-    for percent in percents:
-        append_run(runs, *_sparkline_cell(percent, glyphs))
+    for value in values:
+        append_run(runs, *_sparkline_cell(_percent(value), glyphs))
     return tuple(runs)
 
 
