@@ -349,10 +349,11 @@ def fleet_job_lines(jobs: Sequence[FleetJob], glyphs: Glyphs, width: int, height
 def _job_line(job: FleetJob, glyphs: Glyphs, columns: Sequence[FleetJobColumn], name_width: int, width: int) -> Line:
     is_stuck = job.state == JobState.STUCK
     is_short = is_stuck or bool(job.missing_rank_count) or (job.severity or Severity.OK) >= Severity.WARNING
-    mark: Run = (glyphs.bad, "bad") if is_stuck else (glyphs.warn, "warn") if is_short else (glyphs.good, "good")
+    state = JobState(job.state) if job.state in tuple(JobState) else JobState.UNKNOWN
+    good: Run = ("?", "dim") if state is JobState.UNKNOWN else (glyphs.good, "good")
+    mark: Run = (glyphs.bad, "bad") if is_stuck else (glyphs.warn, "warn") if is_short else good
     runs: list[Run] = [(" ", "text"), mark, (" ", "text"), (cell(printable(job.name, 80), name_width), "text")]
     runs += [(f" {cell(column.read(job), column.width, right=column.is_right)}", "text") for column in columns]
-    state = JobState(job.state) if job.state in tuple(JobState) else JobState.UNKNOWN
     runs.append((f"  {cell(job_state_text(job), _STATE_WIDTH)}", _STATE_STYLES.get(state, "text")))
     runs.append((f" {problem_text(job)}", "warn" if job.missing_rank_count else "text"))
     return fit_marked(runs, width)

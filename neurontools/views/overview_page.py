@@ -23,6 +23,7 @@ from neurontools.views.drawing.lines import (
     clip,
     fit,
     fit_marked,
+    line_width,
     printable,
     width_of,
 )
@@ -71,6 +72,7 @@ _LONGEST_NAME, _LEAST_NAME = 44, 20
 _LEAST_LINES_WITH_HEADING = 5
 _RATE_CELLS = 7
 _LEAST_FINDING_LINES = 2
+_REASON_CELLS, _ACTION_CELLS = 3, 9  # cells before the second line of a reason, and before an action
 
 
 def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
@@ -532,13 +534,17 @@ def _job_line(context: RenderContext, row: JobRow, columns: list[tuple[JobColumn
 
 
 def finding_lines(context: RenderContext, width: int, height: int) -> list[Line]:
-    """Draws the findings in at most `height` lines, severe ones first, with their actions if all fit."""
+    """Draws the findings in at most `height` lines, severe ones first, with their actions if all fit.
+
+    A reason takes a second line if it needs one and there is room.
+    """
     judged = context.snapshot.health
     found = group_alike(judged.findings) if judged is not None and height >= _LEAST_FINDING_LINES else []
     found = sorted((pair for pair in found if pair[0].severity >= Severity.NOTICE), key=lambda pair: -pair[0].severity)
     if not found:
         return []
     with_action = 1 + 2 * len(found) <= height
+    spare = height - 1 - 2 * len(found)  # lines for reasons that are longer than a line
     more = len(found) - (height - 1)
     hint = f"e: all {len(found)}" if more > 0 and not with_action else "e: events"
     lines = [heading(context, "Findings", width, context.key_hint(hint))]
@@ -546,10 +552,15 @@ def finding_lines(context: RenderContext, width: int, height: int) -> list[Line]
         style = SEVERITY_STYLES.get(finding.severity, "label")
         mark = severity_mark(context.glyphs, finding.severity).strip() or context.glyphs.info
         runs: list[Run] = [(f" {mark} ", style), (f"ND {ranges_text(devices)}  " if devices else "", style)]
-        used = sum(len(text) for text, _ in runs)
-        text = clip(printable(sentence(finding, context.snapshot)), width - used, mark=True)
-        lines.append(fit((*runs, (text, "text")), width))
+        text = printable(sentence(finding, context.snapshot))
+        room = width - line_width(runs)
+        first = text[: text.rfind(" ", 0, room + 1)]
+        if with_action and spare > 0 and first and width_of(first) <= room < width_of(text):
+            lines.append(fit((*runs, (first, "text")), width))
+            runs, text = [(" " * _REASON_CELLS, "text")], text[len(first) + 1 :]
+            room, spare = width - _REASON_CELLS, spare - 1
+        lines.append(fit((*runs, (clip(text, room, mark=True), "text")), width))
         if with_action:
-            text = clip(printable(finding.action), width - 9, mark=True)
+            text = clip(printable(finding.action), width - _ACTION_CELLS, mark=True)
             lines.append(fit((("     do: ", "label"), (text, "text")), width))
     return lines[:height]

@@ -133,9 +133,16 @@ def test_jobs_are_above_the_hosts_with_what_holds_them_up_first() -> None:
     assert "WORST" in text
 
 
-@pytest.mark.parametrize(("severity", "sign"), [(Severity.NOTICE, UNICODE.good), (Severity.WARNING, UNICODE.warn)])
-def test_a_job_with_a_warning_has_its_sign(severity: Severity, sign: str) -> None:
-    job = SummaryJob("one", 8, 8, 8, 0.5, 2.5, 0.31, severity, "key", (0, 1, 8), state="training")
+@pytest.mark.parametrize(
+    ("severity", "state", "sign"),
+    [
+        (Severity.NOTICE, "training", UNICODE.good),
+        (Severity.NOTICE, "a state of a newer daemon", "?"),
+        (Severity.WARNING, "training", UNICODE.warn),
+    ],
+)
+def test_a_job_has_the_sign_of_its_warning_or_of_an_unknown_state(severity: Severity, state: str, sign: str) -> None:
+    job = SummaryJob("one", 8, 8, 8, 0.5, 2.5, 0.31, severity, "key", (0, 1, 8), state=state)
     (row,) = (row for row in rows_of([live("a", AT_WORK, jobs=(job,))]) if " one " in row)
     assert row[1] == sign
 

@@ -215,6 +215,10 @@ def test_what_is_wrong_is_told_with_what_to_do_where_there_is_room() -> None:
     assert "Findings" not in text(judged(), 120, 40)
     for height in range(2, 40):
         assert len(text(sick, 120, height).splitlines()) <= height
+    wordy = " ".join(f"word{number}" for number in range(22))
+    roomy = text(judged(replace(finding(Severity.WARNING, device_indices=(1,)), reason=wordy)), 120, 40).splitlines()
+    assert " ".join(" ".join(roomy[begin + 1 : begin + 3]).split()).startswith(f"▲ ND 1 {wordy}")
+    assert roomy[begin + 3] == "     do: action"
 
 
 def compiling(snapshot: Snapshot, *ages: tuple[float | None, float | None], is_reporting: bool = True) -> Snapshot:
