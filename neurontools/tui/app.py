@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rich.terminal_theme import SVG_EXPORT_THEME
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.message import Message
@@ -25,6 +26,7 @@ from neurontools.views.drawing.lines import THEMES
 
 _HEARTBEAT_SECONDS = 1.0
 _REPLAY_SECONDS = 0.2
+_LIGHT_BACKGROUND = "#ffffff"
 _NO_PALETTE = ("show_palette", "choose_tab")
 
 
@@ -147,6 +149,12 @@ class NeuronTop(App[None]):
     def set_theme_name(self, name: str) -> None:
         self.dashboard_widget.theme_name = name
         self.dashboard_widget.redraw(whole=True)
+
+    def export_screenshot(self, *, title: str | None = None, simplify: bool = False) -> str:
+        """Returns the screen as an SVG picture. Textual draws a dark background, also for a light theme."""
+        drawn = super().export_screenshot(title=title, simplify=simplify)
+        is_dark = THEMES[self.dashboard_widget.theme_name].is_dark
+        return drawn if is_dark else drawn.replace(SVG_EXPORT_THEME.background_color.hex, _LIGHT_BACKGROUND)
 
     def _save_screenshot(self) -> str:
         name = time.strftime("neuron-top-%Y%m%d-%H%M%S.svg")

@@ -21,11 +21,15 @@ from tests.harness.pressed_keys import draw, type_keys
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.still_feed import MOMENTS, StillFeed
 
-README_PICTURE = ROOT / "docs/neuron-top.svg"
+PICTURES = {  # theme, load and keys of each picture
+    ROOT / "docs/neuron-top.svg": ("dark", "stuck-core", ""),
+    ROOT / "docs/neuron-top-light.svg": ("light", "stuck-core", ""),
+    ROOT / "docs/neuron-top-heatmap.svg": ("dark", "steady", "m"),
+}
 Size = tuple[int, int]
 SMALL, MIDDLE, LARGE = SIZES = (80, 24), (120, 36), (200, 50)
-_README_SIZE = (120, 42)
-_README_CORES = 20
+_PICTURE_SIZE = (120, 42)
+_PICTURE_CORES = 20
 
 
 async def screens(app: NeuronTop, keys: tuple[str, ...], sizes: tuple[Size, ...]) -> str:
@@ -66,15 +70,16 @@ def style_texts(theme: str) -> str:
     return "".join(f"{name}: {text}\n" for name, text in zip(names, texts, strict=True))
 
 
-async def readme_screenshot() -> str:
-    """Returns the overview of a host on which one rank of a job stands still and the others wait for it.
+async def screenshot(theme: str, load: str, keys: str) -> str:
+    """Returns the page that these keys show of a host with a synthetic load; of "stuck-core", one rank stands still.
 
     Its times are in the zone that is set.
     """
-    host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=_README_CORES)
+    host = ScenarioHost("trn1.32xlarge", load, neuroncores=_PICTURE_CORES)
     snapshots = [host.at(float(second)) for second in range(1, MOMENTS + 1)]
-    app = NeuronTop(Dashboard(StillFeed(snapshots), DashboardSettings(), UNICODE), "dark")
-    async with app.run_test(size=_README_SIZE) as pilot:
+    app = NeuronTop(Dashboard(StillFeed(snapshots), DashboardSettings(), UNICODE), theme)
+    async with app.run_test(size=_PICTURE_SIZE) as pilot:
+        await type_keys(pilot, *keys)
         await pilot.pause()
         drawn = app.export_screenshot(title="neuron-top")
     return re.sub(r"terminal-\d+", "terminal", drawn)

@@ -23,12 +23,12 @@ from neurontools.views.feed_view import DashboardSettings
 from tests.harness.pictures import (
     LARGE,
     MIDDLE,
-    README_PICTURE,
+    PICTURES,
     SIZES,
     SMALL,
     is_as_stored,
-    readme_screenshot,
     screens,
+    screenshot,
     style_texts,
     without_version,
 )
@@ -163,5 +163,6 @@ def is_stored(shown: str, name: str) -> None:
     assert is_as_stored(shown, GOLDEN / name), f"{name} differs; look at it, then UPDATE_GOLDEN=1 writes it anew"
 
 
-async def test_the_picture_in_readme_shows_what_is_shown_now() -> None:
-    assert is_as_stored(await readme_screenshot(), README_PICTURE), "scripts/draw-picture draws it anew; look at it"
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.stem)
+async def test_the_pictures_in_documents_show_what_is_shown_now(path: Path) -> None:
+    assert is_as_stored(await screenshot(*PICTURES[path]), path), "scripts/draw-picture draws it anew; look at it"
