@@ -179,6 +179,7 @@ def test_what_the_driver_reports_as_sick_is_found_measured_and_told_once(start_d
         assert kinds["core_errors", "hw_hbm_ue_error"].reason == (
             "NeuronCore 3: 2 uncorrectable HBM errors since the driver was loaded (hw_hbm_ue_error)"
         ), "the logical core of the driver's core 1"
+        assert ": 1 aborted DMA transfer in the last minutes" in kinds["core_errors", "hw_dma_abort_error"].reason
         text = metrics(daemon)
         assert 'neurontools_device_unhealthy_component{component="hbm",neuron_device_index="0"} 1' in text
         assert (
