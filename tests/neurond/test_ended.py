@@ -427,6 +427,7 @@ hashlib.pbkdf2_hmac("md5", b"", b"", rounds)
         ("at_process_end(lambda: signal.raise_signal(signal.SIGINT)); raise KeyboardInterrupt", -signal.SIGINT, True),
         ("signal.raise_signal(signal.SIGTERM)", -signal.SIGTERM, True),
         ("signal.raise_signal(signal.SIGHUP)", -signal.SIGHUP, True),
+        ("sys.modules['ctypes'] = None; signal.raise_signal(signal.SIGTERM)", 128 + signal.SIGTERM, True),
         # Python runs no handler during a native call.
         (
             "threading.Timer(0, os.kill, (os.getpid(), 15)).start(); hashlib.pbkdf2_hmac('md5', b'', b'', 2**31 - 1)",

@@ -246,8 +246,10 @@ def _can_another_thread_run() -> bool:
 
 def _end_by(number: int) -> None:
     """Ends this process by a signal. Python can restore a signal's action only in the main thread, C in any."""
-    import ctypes  # a slow import, which few processes need
-
+    try:
+        import ctypes  # a slow import, which few processes need
+    except ImportError:  # a process that has changed its user may be unable to read Python's files
+        os._exit(128 + number)
     ctypes.CDLL(None).signal(number, None)
     os.kill(os.getpid(), number)
 
