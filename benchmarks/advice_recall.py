@@ -122,11 +122,16 @@ class Texts(Dataset):
         size = self.sizes[index // 8 % len(self.sizes)]
         row = torch.randint(0, 64, (size,))
         return {"input_ids": row, "labels": row}
+def pad(rows):
+    size = max(len(row["input_ids"]) for row in rows)
+    padded = [nn.functional.pad(row["input_ids"], (0, size - len(row["input_ids"]))) for row in rows]
+    return {"input_ids": torch.stack(padded), "labels": torch.stack(padded)}
 Own, callbacks = Trainer, []
 {setup}
 arguments = TrainingArguments("out", max_steps=40, per_device_train_batch_size=8, report_to=[], disable_tqdm=True,
     save_strategy="no", {options})
-trainer = Own(GPT2LMHeadModel(config), arguments, train_dataset={loader}, eval_dataset=Texts(), callbacks=callbacks)
+data = {"train_dataset": {loader}, "eval_dataset": Texts(), "data_collator": pad}
+trainer = Own(GPT2LMHeadModel(config), arguments, callbacks=callbacks, **data)
 trainer.train(){at_loader}
 """
 )

@@ -130,7 +130,8 @@ def _two_executions(facts: RunFacts) -> Advice | None:
     batches, not steps, because a script may accumulate gradients.
     """
     run = facts.run
-    explained = sum(site.count for site in (*facts.call_sites_of("read"), *facts.call_sites_of("fallback")))
+    causes = ("read", "library read", "fallback")
+    explained = sum(site.count for cause in causes for site in facts.call_sites_of(cause))
     marks = facts.call_sites_of("mark_step")
     in_loop = [site for site in marks if site.steps > _HALF_OF_STEPS * run.steps_total]
     batches = run.batches

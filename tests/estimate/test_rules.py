@@ -109,6 +109,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ),
     ("two-executions", "", {"executions_total": 150, "places": [LOOP]}),
     ("two-executions", "", {"executions_total": 151}),
+    ("two-executions", "", {"executions_total": 200, "places": [LOOP, place("library read by trl", 51)]}),
     ("two-executions", "", {"executions_total": 200, "places": [LOOP, place(READ, 30), place(SORT, 21)]}),
     ("two-executions", "", {"executions_total": 400, "batches_total": None, "places": [place("mark_step", 100, 400)]}),
     ("two-executions", "9: 1.5 executions for each batch", {"executions_total": 151, "places": MARKS}),
