@@ -125,6 +125,8 @@ MISUSE = {
         "neuron-profile capture made --pid 1": "capture takes no directory of profiles",
         "neuron-run": "no script given; usage: neuron-run [options] script.py | - [arguments …]",
         "neuron-run nothing.py": "nothing.py: no such file; give the path of a Python script",
+        "neuron-run python -": "python: neuron-run starts Python itself; leave it out, and give the script, -m",
+        "neuron-run -n 2 /usr/bin/python3.11 train.py": "/usr/bin/python3.11: neuron-run starts Python itself",
         "neuron-run -n 2 -": "-n needs a file: each worker reads the script; save standard input",
         "neuron-run --cores 1,3 script.py": "--cores='1,3'",
         "neuron-run --cores 0-1 -n 3 script.py": "2 core(s) for 3 workers; give one each",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -115,6 +116,7 @@ def finish_profiles(environment: dict[str, str], began_ns: int) -> None:
 
 
 _COMMAND = "neuron-run"
+_INTERPRETER = re.compile(r"python[\d.]*")  # srun and mpirun, for example, need it before the script
 _MOST_WORKERS = 1024
 _HIGHEST_DIAG_LEVEL = LEVELS[-1]
 _PROGRESS_SECONDS = 0.5
@@ -142,6 +144,12 @@ def _run_neuron_run(arguments: list[str]) -> int:
         if script[0] == "-":
             if "nproc-per-node" in given:
                 raise UserError("-n needs a file: each worker reads the script; save standard input", EXIT_USAGE)
+        elif _INTERPRETER.fullmatch(Path(script[0]).name):
+            raise UserError(
+                f"{script[0]}: neuron-run starts Python itself; leave it out, and give the script, -m MODULE, or - for "
+                "standard input",
+                EXIT_USAGE,
+            )
         elif not Path(script[0]).is_file():
             raise UserError(f"{script[0]}: no such file; give the path of a Python script", EXIT_USAGE)
     exclude_each_other(given, "advise", "no-advice")
