@@ -26,6 +26,14 @@ class OutputClosed(Exception):
     """The reader of standard output closed the pipe. The command then dies of SIGPIPE, like other tools."""
 
 
+class OutputError(UserError):
+    """Standard output could not be written, such as to a full disk. `reason` is the system's text."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"can't write to standard output: {reason}; free space or write elsewhere")
+        self.reason = reason
+
+
 class EndedBySignal(SystemExit):
     """Raised in the main thread when a signal ends the command, so that context managers clean up."""
 
@@ -81,7 +89,7 @@ def run_module(name: str) -> None:
 def write_document(document: bytes) -> None:
     """Writes bytes to standard output unchanged. The caller must escape untrusted text first.
 
-    Raises OutputClosed if the reader closed standard output, and UserError for other errors, such as a full disk.
+    Raises OutputClosed if the reader closed standard output, and OutputError for other errors, such as a full disk.
     """
     rest = memoryview(document)
     while rest:
@@ -94,7 +102,7 @@ def write_document(document: bytes) -> None:
 
             select.select([], [_STDOUT], [])
         except OSError as error:
-            raise _stdout_error(error) from error
+            raise OutputError(error.strerror or str(error)) from error
 
 
 def write_text(text: str) -> None:
@@ -178,13 +186,9 @@ def _flush_stdout() -> None:
     except BrokenPipeError:
         raise OutputClosed from None
     except OSError as error:
-        raise _stdout_error(error) from error
+        raise OutputError(error.strerror or str(error)) from error
     except ValueError:  # sys.stdout is closed
         pass
-
-
-def _stdout_error(error: OSError) -> UserError:
-    return UserError(f"can't write to standard output: {error.strerror}; free space or write elsewhere")
 
 
 def _die_by_signal(number: int) -> "NoReturn":

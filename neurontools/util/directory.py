@@ -19,6 +19,12 @@ _PARENT_MODE = 0o755
 _SHARED_MODE = stat.S_ISVTX | stat.S_ISGID | stat.S_IWGRP
 
 
+def split_file_path(path: str) -> tuple[str, str]:
+    """Returns the directory and the name of a file; the directory is "." for a name alone."""
+    directory, slash, name = path.rpartition("/")
+    return directory or slash or ".", name
+
+
 class NotTrusted(PermissionError):
     """Another user could have placed this file. `filename` is its path, `strerror` the reason."""
 
@@ -154,13 +160,22 @@ class Directory:
 
     def replace(self, name: str, content: bytes, mode: int = 0o644) -> None:
         """Replaces a file atomically by one with this content and mode. The umask does not apply."""
+        with self.replacing(name, mode) as descriptor:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+
+    @contextlib.contextmanager
+    def replacing(self, name: str, mode: int = 0o644) -> Iterator[int]:
+        """Yields the descriptor of a new file, which replaces `name` atomically at the end.
+
+        An exception in between removes the new file and keeps the old one. The umask does not apply.
+        """
         draft = f".{name}.{os.urandom(6).hex()}"
         descriptor = self.open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
             try:
-                rest = memoryview(content)
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
+                yield descriptor
                 # fchmod, not chmod: another user may have replaced the name by a link to a private file.
                 os.fchmod(descriptor, mode)
             finally:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import signal
+import stat
 import subprocess
 from collections.abc import Iterator
 from functools import partial
@@ -117,6 +119,37 @@ def test_documents_of_a_recording(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     (header,) = done.stdout.splitlines()
     assert header.startswith("taken_at,")
+
+
+def test_output_replaces_a_file_as_a_whole_and_only_at_the_end(tmp_path: Path) -> None:
+    replay = ("--replay", str(write_recording(tmp_path / "five.neurec", snapshots("trn1.2xlarge", "steady")[:5])))
+    file, link = tmp_path / "out" / "top.txt", tmp_path / "out" / "link"
+    file.parent.mkdir()
+    done = run(*replay, "--output", str(file))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert file.read_text() == run(*replay, "--once").stdout
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    file.chmod(0o644)
+    with file.open() as reader:  # a reader of the old file is not disturbed
+        old = reader.read(10)
+        assert run(*replay, "--json-lines", "--output", str(file)).returncode == 0
+        assert len(file.read_text().splitlines()) == 5
+        assert (old + reader.read()).count("neuron-top") == 1
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    before = file.read_bytes()
+    link.symlink_to(file)
+    for arguments, code, told in (
+        (("--replay", "/etc/passwd", "--output", str(file)), 1, "not a recording"),
+        ((*replay, "--output", str(link)), 2, "link: is a symbolic link; name a regular file"),
+        ((*replay, "--output", f"{file.parent}/"), 2, "is not a regular file"),
+        ((*replay, "--output", str(tmp_path / "none" / "file")), 1, "No such file or directory; name a file"),
+        (("--socket", "/x", "--json-lines", "--output", str(file)), 2, "add --count N"),
+    ):
+        done = run(*arguments)
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (code, "", 1), done.stderr
+        assert told in done.stderr
+    assert sorted(os.listdir(file.parent)) == ["link", "top.txt"]  # noqa: PTH208
+    assert (file.read_bytes(), link.is_symlink()) == (before, True)
 
 
 def test_help_names_pages_themes_loads_and_actions() -> None:

@@ -267,11 +267,11 @@ def _write_progress(text: str) -> None:
 
 def _write_textfile(path: str, text: str) -> None:
     """Replaces the file atomically, because the node exporter may read it at any time."""
-    from neurontools.util.directory import Directory
+    from neurontools.util.directory import Directory, split_file_path
 
-    directory_path, _, name = path.rpartition("/")
+    directory_path, name = split_file_path(path)
     try:
-        with Directory.open(directory_path or ("/" if path.startswith("/") else ".")) as directory:
+        with Directory.open(directory_path) as directory:
             directory.replace(name, text.encode())
     except OSError as error:
         from neurontools.util.terminal import error_excerpt

@@ -45,7 +45,7 @@ _SETTINGS_OF_FIRST_FRAME = (
     *("window_seconds", "colour_by", "is_legend_shown"),
 )
 _NOT_WITH_SERVE = (
-    *("once", "count", "record", "replay", "diff", "page"),
+    *("once", "output", "count", "record", "replay", "diff", "page"),
     *("filter", "pid", "user", "device", "only-visible"),
 )
 
@@ -70,6 +70,15 @@ def _run_top(arguments: list[str]) -> int:
         write_text(names_text())
         return 0
     _refuse_contradictions(given)
+    if "output" in given:
+        from neurontools.cli.top.output_file import output_file
+
+        with output_file(given["output"]):
+            return _show(given)
+    return _show(given)
+
+
+def _show(given: dict[str, str]) -> int:
     if names_hosts(given):
         from neurontools.cli.top import fleet
 
@@ -91,6 +100,9 @@ def _run_top(arguments: list[str]) -> int:
 
 def _refuse_contradictions(given: dict[str, str]) -> None:
     exclude_each_other(given, "once", *_DATA_FORMATS)
+    exclude_each_other(given, "output", "export-perfetto")
+    if "output" in given and "json-lines" in given and not ("count" in given or "replay" in given):
+        raise UserError("--output is written at the end, and --json-lines has none; add --count N", EXIT_USAGE)
     exclude_each_other(given, "replay", "simulate", "socket")
     exclude_each_other(given, "replay", "record")
     for name in ("replay", "record", "once", "json-lines", "csv", "count", "page"):

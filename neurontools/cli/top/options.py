@@ -55,6 +55,12 @@ OPTIONS = (
     Option("json-lines", "a JSON document a line, without end unless -n is given"),
     Option("csv", "a line for each process, with a header"),
     Option("json-schema", "print the JSON Schema of these documents", ends=True),
+    Option(
+        "output",
+        "print to this file and end; the file is replaced as a whole, at the end",
+        value="FILE",
+        completes=FILES,
+    ),
     Option("record", "record the snapshots to a file", value="FILE", completes=FILES),
     Option("replay", "show a recording", value="FILE", completes=FILES),
     Option(
