@@ -24,6 +24,7 @@ PAGES = {
     "neuron-monitor-prometheus.1": "neurontools.cli.monitor.prometheus",
     "neuron-fault.1": "neurontools.cli.fault.command",
     "neuron-diag.1": "neurontools.cli.diag.command",
+    "nccom-test.1": "neurontools.cli.nccom.command",
     "neuron-mcp.1": "neurontools.cli.mcp.command",
     "neuron-top.1": "neurontools.cli.top.command",
     "neuron-healthcheck.8": "neurontools.cli.healthcheck.command",

@@ -35,3 +35,7 @@ def neuron_fault() -> None:
 
 def neuron_mcp() -> None:
     run_module("neurontools.cli.mcp.command")
+
+
+def nccom_test() -> None:
+    run_module("neurontools.cli.nccom.command")

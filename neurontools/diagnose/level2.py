@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from neurontools import catalog
 from neurontools.client.daemon_client import Client
 from neurontools.diagnose.results import Outcome, TestResult
-from neurontools.driver.environment import LNC, VISIBLE_CORES, logical_neuroncore_config
-from neurontools.model import LogicalNeuronCore, Snapshot, SourceKind, logical_cores
-from neurontools.util.signals import PARENT_PID_VARIABLE, blocking_interrupts
+from neurontools.diagnose.workload_process import WorkloadHost
+from neurontools.model import LogicalNeuronCore, Snapshot, logical_cores
 
 CORE_TESTS = ("matmul", "convolution", "random", "hbm", "transfer", "collective", "speed")
 RANK_TESTS = ("all-reduce", "all-gather")
-SIMULATED_STACK = "neurontools.runtime: the cores are simulated, and the CPU computes"
-AWS_STACK = "torch_neuronx of AWS"
 PROVES_LEVEL_2 = "A pass proves that these computations were right on this hardware, now."
-_EXECUTION_TIMEOUT = "NEURON_RT_EXEC_TIMEOUT"
 _EXECUTION_TIMEOUT_SECONDS = 10
 _SILENCE_SECONDS = {True: 300.0, False: 1800.0}  # simulated or not; on hardware, a program may compile for minutes
 _SLOW_FACTOR = 1.6  # a core is slow if the fastest one is so many times as fast
 _LATE_SECONDS, _LATE_FACTOR = 0.02, 5.0  # a collective is late if it takes longer than the shortest by both
 _CONFIRMATIONS = 2  # further runs that must also find a core slow, because a busy host delays any core at times
 _COUNTED_SECONDS = 10.0
-_MOST_LINE_BYTES = 2**16
-_END_SECONDS = 5.0
 _SIZES = {
     True: {"hbm_bytes": 1 << 22, "transfer_bytes": 1 << 20, "speed_size": 256, "rounds": 5, "words": 1 << 16},
     False: {"hbm_bytes": 1 << 30, "transfer_bytes": 1 << 28, "speed_size": 4096, "rounds": 10, "words": 1 << 24},
@@ -61,31 +46,22 @@ class DeviceTests:
     """The tests that execute something. Close it, or use it as a context manager: that ends all its processes."""
 
     def __init__(self, socket_path: str, device_indices: Collection[int], progress: Progress) -> None:
-        self._socket_path = socket_path
+        self._host = WorkloadHost(socket_path, _EXECUTION_TIMEOUT_SECONDS)
         self._progress = progress
-        with Client(socket_path) as client:
-            self._snapshot = client.snapshot()
-        self._lnc = logical_neuroncore_config(os.environ)
-        if self._lnc not in self._snapshot.instance.logical_neuroncore_configs:
-            self._lnc = None
-        self.is_simulated = self._snapshot.source is SourceKind.SIMULATED
-        self._cores = [core for core in logical_cores(self._snapshot, self._lnc) if core.device_index in device_indices]
-        self._stack = ExitStack()
-        self._directory = ""
+        cores = logical_cores(self._host.snapshot, self._host.logical_neuroncore_config)
+        self._cores = [core for core in cores if core.device_index in device_indices]
 
     def __enter__(self) -> DeviceTests:
-        self._directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="neuron-diag-"))
+        self._host.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._host.__exit__()
 
     @property
     def stack_name(self) -> str | None:
         """Name of the software that computes; None if this host has none for its devices."""
-        if self.is_simulated:
-            return SIMULATED_STACK if find_spec("torch") is not None else None
-        return AWS_STACK if find_spec("torch_neuronx") is not None else None
+        return self._host.stack_name
 
     def run(self, names: Sequence[str]) -> Iterator[TestResult]:
         """Runs the tests with these names on all free cores. Cores that others hold are skipped."""
@@ -93,12 +69,9 @@ class DeviceTests:
         if not on_cores:
             return
         if self.stack_name is None:
-            what = "torch" if self.is_simulated else "torch_neuronx"
-            action = (
-                "pip install 'neurontools[runtime]'" if self.is_simulated else "activate the environment of the SDK"
-            )
+            reason, action = self._host.missing_stack
             for name in on_cores:
-                yield TestResult(name, Outcome.NOT_RUN, f"{what} is not installed here", action)
+                yield TestResult(name, Outcome.NOT_RUN, reason, action)
             return
         free = [core for core in self._cores if core.is_free is True]
         for core in self._cores:
@@ -144,11 +117,11 @@ class DeviceTests:
 
     def _run_range(self, cores: _CoreRange, names: Sequence[str]) -> Iterator[TestResult]:
         """Runs the workload in a process that holds these cores."""
-        plan = {"cores": [*range(len(cores.cores))], "tests": [*names], **_SIZES[self.is_simulated]}
-        process = _Workload(self._command(plan), self._environment({VISIBLE_CORES: str(cores)}), self._stack)
+        plan = {"cores": [*range(len(cores.cores))], "tests": [*names], **_SIZES[self._host.is_simulated]}
+        process = self._host.start(plan, str(cores))
         expected = {(core.index, name) for core in cores.cores for name in names}
         running: tuple[LogicalNeuronCore, str] | None = None
-        for line in process.lines(_SILENCE_SECONDS[self.is_simulated]):
+        for line in process.lines(_SILENCE_SECONDS[self._host.is_simulated]):
             core = cores.cores[line["core"]]
             if "begin" in line:
                 running = core, line["begin"]
@@ -168,21 +141,14 @@ class DeviceTests:
             for name in names:
                 yield TestResult(name, Outcome.SKIP, "needs two free cores", "", ranks[0].device_index)
             return
-        plan = {"size": len(ranks), "store": f"{self._directory}/store", **_SIZES[self.is_simulated]}
-        plan["timeout_seconds"] = _SILENCE_SECONDS[self.is_simulated]
-        Path(self._directory, "store").unlink(missing_ok=True)
-        processes = [
-            _Workload(
-                self._command({**plan, "rank": rank}),
-                self._environment({VISIBLE_CORES: str(core.index), "RANK": str(rank), "WORLD_SIZE": str(len(ranks))}),
-                self._stack,
-            )
-            for rank, core in enumerate(ranks)
-        ]
+        plan = {"size": len(ranks), "store": f"{self._host.directory}/store", **_SIZES[self._host.is_simulated]}
+        plan["timeout_seconds"] = _SILENCE_SECONDS[self._host.is_simulated]
+        Path(self._host.directory, "store").unlink(missing_ok=True)
+        processes = [self._host.start({**plan, "rank": rank}, str(core.index)) for rank, core in enumerate(ranks)]
         found: dict[tuple[str, int], TestResult] = {}
         for core, process in zip(ranks, processes, strict=True):
             self._progress(f"collectives on core {core.index} of {len(ranks)}")
-            for line in process.lines(_SILENCE_SECONDS[self.is_simulated]):
+            for line in process.lines(_SILENCE_SECONDS[self._host.is_simulated]):
                 if "test" in line:
                     found[line["test"], core.index] = self._result(line, core)
             if process.failure or any(result.outcome is Outcome.FAIL for result in found.values()):
@@ -195,7 +161,7 @@ class DeviceTests:
 
     def _count_results(self, free: Sequence[LogicalNeuronCore], executed: Collection[int]) -> Iterator[TestResult]:
         """Judges whether the daemon counted executions on each device on which the workload ran."""
-        before = _executions_by_device(self._snapshot)
+        before = _executions_by_device(self._host.snapshot)
         for index in sorted({core.device_index for core in free}.difference(executed)):
             action = "see the tests of this device"
             yield TestResult("reports", Outcome.NOT_RUN, "no test executed anything", action, index)
@@ -207,7 +173,7 @@ class DeviceTests:
             return [index for index in devices if now.get(index) is not None and now.get(index) == before.get(index)]
 
         lost = devices
-        with Client(self._socket_path) as client:
+        with Client(self._host.socket_path) as client:
             for snapshot in client.watch(duration_seconds=_COUNTED_SECONDS):
                 lost = uncounted(_executions_by_device(snapshot))
                 if not lost:
@@ -234,99 +200,17 @@ class DeviceTests:
 
     def _with_expectation(self, result: TestResult) -> TestResult:
         """Adds the peak of the catalog to a measured rate."""
-        name = self._snapshot.instance.instance_type
+        name = self._host.snapshot.instance.instance_type
         if result.measured is None or name not in catalog.names():
             return result
         if result.test == "speed":
-            peak = catalog.peak_flops_per_logical_core(name, self._lnc)
+            peak = catalog.peak_flops_per_logical_core(name, self._host.logical_neuroncore_config)
             return replace(result, expected=peak, source=f"catalog: bf16 peak of a core of {name}")
         family = catalog.load(name).family
         if result.test == "hbm" and family.memory_bandwidth_bytes_per_second.value is not None:
             peak = float(family.memory_bandwidth_bytes_per_second.value)
             return replace(result, expected=peak, source=f"catalog: HBM bandwidth of a device of {name}")
         return result
-
-    def _command(self, plan: Mapping[str, Any]) -> list[str]:
-        launcher = ["-m", "neurontools.runtime"] if self.is_simulated else []
-        return [sys.executable, *launcher, str(Path(__file__).with_name("workload.py")), json.dumps(plan)]
-
-    def _environment(self, changes: Mapping[str, str]) -> dict[str, str]:
-        environment = {name: value for name, value in os.environ.items() if name not in _REMOVED_VARIABLES}
-        environment |= {
-            "NEURONTOOLS_SOCKET": self._socket_path,
-            "NEURON_RT_STOCHASTIC_ROUNDING_EN": "1",
-            _EXECUTION_TIMEOUT: os.environ.get(_EXECUTION_TIMEOUT, str(_EXECUTION_TIMEOUT_SECONDS)),
-            PARENT_PID_VARIABLE: str(os.getpid()),
-            **changes,
-        }
-        if self._lnc is not None:
-            environment[LNC] = str(self._lnc)
-        if self.is_simulated:
-            environment |= {
-                "NEURONTOOLS_DEVICE": "xla",
-                "NEURON_COMPILE_CACHE_URL": f"{self._directory}/cache",
-                "OMP_NUM_THREADS": "1",
-            }
-        return environment
-
-
-_REMOVED_VARIABLES = frozenset(
-    ("NEURON_RT_NUM_CORES", "NEURON_CC_FLAGS", "XLA_USE_BF16", "XLA_DOWNCAST_BF16", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-)
-
-
-class _Workload:
-    """A process of the workload. It ends when `stack` closes."""
-
-    def __init__(self, command: list[str], environment: dict[str, str], stack: ExitStack) -> None:
-        self.failure = ""  # why the process wrote no further line; "" while it runs, or after a good end
-        self._errors: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
-        with blocking_interrupts():
-            self._process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors
-            )
-        stack.callback(self.end)
-
-    def lines(self, silence_seconds: float) -> Iterator[dict[str, Any]]:
-        """Yields the lines of the process until it ends, or until it is silent for so long."""
-        stdout = self._process.stdout
-        if stdout is None or stdout.closed:
-            return
-        rest = b""
-        while True:
-            if not select.select([stdout], [], [], silence_seconds)[0]:
-                self.failure = f"no answer within {silence_seconds:g} s"
-                break
-            data = os.read(stdout.fileno(), _MOST_LINE_BYTES)
-            if not data:
-                break
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                if line.startswith(b"{"):
-                    yield json.loads(line)
-        if not self.failure:
-            code = self._process.wait()
-            self.failure = "" if code == 0 else self._last_error(code)
-        self.end()
-
-    def end(self) -> None:
-        process = self._process
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(_END_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-
-    def _last_error(self, code: int) -> str:
-        self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, self._errors.tell() - _MOST_LINE_BYTES))
-        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        end = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return f"the test process ended with {end}" + (f": {lines[-1][:300]}" if lines else "")
 
 
 def _ranges(free: Sequence[LogicalNeuronCore]) -> list[_CoreRange]:

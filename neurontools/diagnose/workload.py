@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 import torch_xla.core.xla_model as xm
+import torch_xla.distributed.xla_backend  # noqa: F401 - registers the backend
 
 _SIGMAS = 6.0  # limit of a statistic; a healthy core exceeds it once in 500 million runs
 _RANDOM_VALUES = 100_000
@@ -55,24 +56,25 @@ def main(plan: dict[str, Any]) -> None:
         _compare_speed(plan, devices)
 
 
-def _write(**fields: object) -> None:
+def write_line(**fields: object) -> None:
+    """Writes a line of JSON to standard output."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 
 def _report(name: str, core: int, test: Callable[[], Measurement]) -> None:
-    _write(begin=name, core=core)
+    write_line(begin=name, core=core)
     try:
         found = test()
     except Unsupported as error:
-        _write(test=name, core=core, outcome="skip", reason=str(error))
+        write_line(test=name, core=core, outcome="skip", reason=str(error))
     except Exception as error:  # the report names every failure of the device
         lines = str(error).strip().splitlines()
         text = lines[0] if lines else ""
         reason = text if isinstance(error, WrongResult) or "NRT_" in text else f"{type(error).__name__}: {text}"
-        _write(test=name, core=core, outcome="fail", reason=reason[:500])
+        write_line(test=name, core=core, outcome="fail", reason=reason[:500])
     else:
-        _write(test=name, core=core, outcome="pass", reason=found.reason, measured=found.value, unit=found.unit)
+        write_line(test=name, core=core, outcome="pass", reason=found.reason, measured=found.value, unit=found.unit)
 
 
 def _require_equal(what: str, found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -205,10 +207,10 @@ def _compare_speed(plan: dict[str, Any], devices: list[Any]) -> None:
         best[index] = min(best[index], seconds)
     for index, seconds in best.items():
         if index in failed:
-            _write(test="speed", core=index, outcome="fail", reason=failed[index])
+            write_line(test="speed", core=index, outcome="fail", reason=failed[index])
         else:
             rate = 2 * size**3 / seconds
-            _write(
+            write_line(
                 test="speed",
                 core=index,
                 outcome="pass",
@@ -224,7 +226,7 @@ def _turns(
     for round_number in range(plan["rounds"] * 3):
         for index, operand in operands.items():
             if not round_number:
-                _write(begin="speed", core=index)
+                write_line(begin="speed", core=index)
             try:
                 began = time.monotonic()
                 (operand @ operand)[0, 0].cpu()
@@ -236,15 +238,19 @@ def _turns(
                     yield index, seconds
 
 
+def join_ranks(plan: dict[str, Any]) -> Any:
+    """Joins the processes of all ranks of the plan, and returns the device of this rank."""
+    device = xm.xla_device()
+    store, timeout = dist.FileStore(plan["store"], plan["size"]), timedelta(seconds=plan["timeout_seconds"])
+    dist.init_process_group("xla", store=store, rank=plan["rank"], world_size=plan["size"], timeout=timeout)
+    return device
+
+
 def _run_ranks(plan: dict[str, Any]) -> None:
     """Verifies the contents of collectives between the processes of all ranks."""
     rank, size = plan["rank"], plan["size"]
-    timeout = timedelta(seconds=plan["timeout_seconds"])
-    _write(begin="all-reduce", core=0)
-    device = xm.xla_device()
-    dist.init_process_group(
-        "xla", store=dist.FileStore(plan["store"], size), rank=rank, world_size=size, timeout=timeout
-    )
+    write_line(begin="all-reduce", core=0)
+    device = join_ranks(plan)
     own = torch.arange(plan["words"]) % 251 + rank
 
     def reduce_all() -> Measurement:

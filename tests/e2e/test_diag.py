@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from neurontools.diagnose.level2 import SIMULATED_STACK
 from neurontools.diagnose.table import TESTS
+from neurontools.diagnose.workload_process import SIMULATED_STACK
 from neurontools.faults.kinds import KINDS
 from neurontools.faults.requests import FaultRequest
 from neurontools.rpc import fault_calls

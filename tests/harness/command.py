@@ -73,6 +73,7 @@ def _module(command: str) -> str:
         "neurond": "neurond.__main__",
         "neuron-fleet-sim": "neurond.fleet.command",
         "neuron-monitor-prometheus": "neurontools.cli.monitor.prometheus",
+        "nccom-test": "neurontools.cli.nccom.command",
     }
     if command in others:
         return others[command]

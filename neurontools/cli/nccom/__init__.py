@@ -1,0 +1,1 @@
+"""`nccom-test`: measures collectives between NeuronCores."""
