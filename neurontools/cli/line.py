@@ -191,38 +191,53 @@ def _excerpt(text: str) -> str:
 
 HIGHEST_INDEX = 1023  # highest accepted device index, far above any host's: it bounds a mistyped range
 _HEXADECIMAL = frozenset("0123456789abcdef")
+_SERIAL_NUMBER_DIGITS = 16  # the driver prints 64 bits; an index has at most 5 digits
 _BDF_PARTS = ((4, 8), (2, 2), (2, 2), (1, 1))  # fewest and most digits of domain, bus, device, function
 
 
 class DeviceSelection:
-    """The devices that --device selects: indices, and PCI addresses in the kernel's form, `0000:10:1c.0`."""
+    """The devices that --device selects: indices, PCI addresses and serial numbers.
 
-    __slots__ = ("bdfs", "indices")
+    `names` has the addresses in the kernel's form, `0000:10:1c.0`, and the serial numbers in the driver's form.
+    """
+
+    __slots__ = ("indices", "names")
 
     def __init__(self, text: str) -> None:
         self.indices: list[int] = []
-        self.bdfs: list[str] = []
+        self.names: list[str] = []
         for part in text.split(",") if text else ():
             entry = part.strip()
-            bdf = _normalized_bdf(entry)
-            if bdf:
-                self.bdfs.append(bdf)
+            name = _normalized_bdf(entry) or _normalized_serial_number(entry)
+            if name:
+                self.names.append(name)
             else:
                 self.indices += _index_range(entry)
 
-    def bdf_indices(self, index_of: Mapping[str, int]) -> list[int]:
-        """Returns the indices of the selected PCI addresses. Raises UserError if `index_of` lacks an address."""
-        for bdf in self.bdfs:
-            if bdf not in index_of:
-                names = ", ".join(sorted(index_of)) or "none known; give an index"
-                raise UserError(f"no device at {bdf} on this host; its PCI addresses: {names}", EXIT_NOT_FOUND)
-        return [index_of[bdf] for bdf in self.bdfs]
+    @property
+    def has_serial_numbers(self) -> bool:
+        return not all(map(_is_bdf, self.names))
+
+    def named_indices(self, index_of: Mapping[str, int]) -> list[int]:
+        """Returns the indices of the selected names. Raises UserError if `index_of` lacks a name."""
+        for name in self.names:
+            if name not in index_of:
+                is_bdf = _is_bdf(name)
+                kind, wanted = ("PCI addresses", "at") if is_bdf else ("serial numbers", "with serial number")
+                known = ", ".join(sorted(each for each in index_of if _is_bdf(each) == is_bdf))
+                names = known or "none known; give an index"
+                raise UserError(f"no device {wanted} {name} on this host; its {kind}: {names}", EXIT_NOT_FOUND)
+        return [index_of[name] for name in self.names]
+
+
+def _is_bdf(name: str) -> bool:
+    return ":" in name
 
 
 def _index_range(entry: str) -> list[int]:
     low, dash, high = (piece.strip() for piece in entry.partition("-"))
     if not (_is_index(low) and (_is_index(high) if dash else True)):
-        example = "give indices, ranges or PCI addresses such as 0,2-3 or 0000:10:1c.0"
+        example = "give indices, ranges or PCI addresses such as 0,2-3 or 0000:10:1c.0, or serial numbers"
         raise UserError(f"--device: {_excerpt(entry)} is no device; {example}", EXIT_USAGE)
     first, last = int(low), int(high if dash else low)
     if last < first:
@@ -245,6 +260,12 @@ def _normalized_bdf(entry: str) -> str | None:
         if not fewest <= len(part) <= most or not _HEXADECIMAL.issuperset(part):
             return None
     return "{}:{}:{}.{}".format(*parts)
+
+
+def _normalized_serial_number(entry: str) -> str | None:
+    """Returns a serial number in the driver's form, 16 hexadecimal digits; None if the text is no serial number."""
+    digits = entry.lower()
+    return digits if len(digits) == _SERIAL_NUMBER_DIGITS and _HEXADECIMAL.issuperset(digits) else None
 
 
 HOST_OPTION_NAMES = ("hosts", "hostfile", "slurm", "file-sd", "prometheus")

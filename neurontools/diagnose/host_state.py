@@ -17,7 +17,7 @@ from neurontools.rpc.wire_fields import (
 
 TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from neurontools.rpc.wire_fields import Fields
 
@@ -25,7 +25,7 @@ METHOD = health_reply.METHOD
 # Field numbers of Snapshot, Instance, Device, HbmStack and NeuronCore in neuron.proto.
 _INTERVAL_SECONDS, _SOURCE, _INSTANCE, _DEVICES, _CORES, _WARNINGS = 4, 5, 6, 7, 8, 11
 _INSTANCE_TYPE, _DEVICE_COUNT, _TOPOLOGY, _EXPECTED_INDICES = 1, 3, 9, 22
-_INDEX, _BDF, _CONNECTED_TO, _MEMORY_BYTES, _HBM_STACKS, _USED_BYTES = 1, 2, 5, 6, 7, 3
+_INDEX, _BDF, _CONNECTED_TO, _MEMORY_BYTES, _HBM_STACKS, _SERIAL_NUMBER, _USED_BYTES = 1, 2, 5, 6, 7, 8, 3
 _CORE_DEVICE, _OWNER_PID, _CANDIDATE_PIDS = 2, 5, 16
 _SIMULATED = 1  # of SourceKind
 _SWITCHED = "switched"  # these devices show no neighbours
@@ -53,6 +53,7 @@ class HostState:
     has_links: bool
     devices: Mapping[int, DeviceState]
     index_by_bdf: Mapping[str, int]
+    index_by_serial_number: Mapping[str, int]
     health: Health | None
     daemon_version: str
     age_seconds: float
@@ -80,13 +81,19 @@ def read_host_state(socket_path: str, reply: bytes, now_unix_seconds: float) -> 
         read_uints(instance, _EXPECTED_INDICES) or tuple(range(count)),
         count > 1 and read_text(instance, _TOPOLOGY) != _SWITCHED,
         {device.index: device for device in devices},
-        {read_text(fields, _BDF): device.index for fields, device in zip(found, devices, strict=True)},
+        _index_by_text(found, _BDF),
+        _index_by_text(found, _SERIAL_NUMBER),
         judged,
         version,
         max(0.0, now_unix_seconds - at_unix_seconds),
         read_double(snapshot, _INTERVAL_SECONDS),
         tuple(text.decode("utf-8", "replace") for text in snapshot.get(_WARNINGS, []) if isinstance(text, bytes)),
     )
+
+
+def _index_by_text(devices: Sequence[Fields], field: int) -> dict[str, int]:
+    """Returns the indices of the devices by the value of a text field. Leaves out devices without a value."""
+    return {text: read_optional_uint(fields, _INDEX) or 0 for fields in devices if (text := read_text(fields, field))}
 
 
 def _device_state(fields: Fields, held: set[int]) -> DeviceState:

@@ -242,14 +242,14 @@ def _node_indices(roots: Roots) -> list[tuple[int, int | None]]:
     return found
 
 
-def read_host_snapshot(roots: Roots | None = None) -> Snapshot | None:
+def read_host_snapshot(roots: Roots | None = None, *, has_serial_numbers: bool = False) -> Snapshot | None:
     """Takes a brief snapshot, for a list of the devices. Returns None if there are no devices.
 
     The snapshot has no cores, because their state needs counters. Its processes have only PID, command, runtime version
     and devices. Raises UserError if the family of the devices is unknown.
     """
     roots = roots or Roots()
-    inventory = read_inventory(roots, is_brief=True)
+    inventory = read_inventory(roots, is_brief=not has_serial_numbers)
     if inventory is None:
         return None
     owners, hidden = scan_device_owners(roots, inventory.directories)

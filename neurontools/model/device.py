@@ -160,6 +160,11 @@ class Device:
 
     __repr__ = repr_of_fields("index", "bdf", "connected_to", "memory_bytes")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """PCI address and serial number of the device, as far as known."""
+        return tuple(name for name in (self.bdf, self.serial_number) if name)
+
 
 @dataclass(frozen=True, slots=True)
 class NeuronCore:

@@ -81,7 +81,7 @@ def test_each_fault_that_needs_no_execution_fails_the_test_that_claims_it(
             assert outcomes(document, test.name)[2] == "pass", kind
             failed = [each for each in document["results"] if each["outcome"] == Outcome.FAIL]
             assert all(each["injected"] and each["action"] for each in failed), kind
-            assert report_of(diag, "--socket", daemon.socket, "--device", "4-5")["exit_code"] == 0, kind
+            assert report_of(diag, "--socket", daemon.socket, "--device", "4,ffffffff00000005")["exit_code"] == 0, kind
             fault_calls.heal(daemon.socket)
             wait_until(lambda: not daemon.findings())
     assert report_of(diag, "--socket", daemon.socket)["exit_code"] == 0

@@ -176,6 +176,7 @@ MISUSE = {
     6: {
         "neuron-ls --socket @ -d 99": "no device 99: trn1.32xlarge has devices 0-15",
         "neuron-ls --socket @ -d 0000:ff:1f.7": "no device at 0000:ff:1f.7 on this host; its PCI addresses: 0000:10:1",
+        "neuron-ls --socket @ -d ffffffff000000ff": "no device with serial number ffffffff000000ff on this host",
         "neuron-ls --socket @ --output-format json -d 99": "no device 99 on this host; it has devices 0-15",
         "neuron-ls --socket @ --query index -d 99": "no device 99 on this host; it has devices 0-15",
         "neuron-ls --socket @ --query index -d 0000:ff:1c.0": "no device at 0000:ff:1c.0 on this host",

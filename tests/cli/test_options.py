@@ -61,12 +61,19 @@ def test_whatever_is_asked_for_is_a_selection_or_refused(text: str) -> None:
     except UserError as error:
         refusal = error
     assert all(0 <= index < 1024 for index in selection.indices)
-    assert all(len(bdf) >= 12 for bdf in selection.bdfs)
+    assert all(len(name) >= 12 for name in selection.names)
     assert refusal is None or (refusal.exit_code == 2 and escape_controls(str(refusal)) == str(refusal))
 
 
 def test_bdf_without_domain_is_of_domain_0() -> None:
-    assert DeviceSelection("10:1C.0,0001:a0:1d.0").bdfs == ["0000:10:1c.0", "0001:a0:1d.0"]
+    assert DeviceSelection("10:1C.0,0001:a0:1d.0").names == ["0000:10:1c.0", "0001:a0:1d.0"]
+
+
+def test_serial_numbers_have_16_digits() -> None:
+    selection = DeviceSelection("9FF5434815C8BD80,1,0000000000000001")
+    assert (selection.names, selection.indices) == (["9ff5434815c8bd80", "0000000000000001"], [1])
+    with pytest.raises(UserError, match="is no device"):
+        DeviceSelection("9ff5434815c8bd8")
 
 
 def test_help_aligns_what_has_no_short_flag() -> None:

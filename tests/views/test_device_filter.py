@@ -22,6 +22,9 @@ def test_all_is_shown_unless_something_is_asked_for() -> None:
 def test_devices_by_index_and_address() -> None:
     address = HOST.devices[3].bdf
     assert address is not None
+    numbered = replace(HOST, devices=tuple(replace(each, serial_number=f"{each.index:016x}") for each in HOST.devices))
+    part = DeviceFilter(device_names=frozenset((f"{3:016x}",))).filter_snapshot(numbered)
+    assert [device.index for device in part.devices] == [3]
     device_filter = DeviceFilter(frozenset((1,)), frozenset((address,)))
     figures = device_filter.filtered_figures(HOST)
     assert [core.index for core in figures.cores] == [2, 3, 6, 7]
@@ -83,4 +86,4 @@ def test_a_process_of_which_only_the_device_is_known_goes_with_it() -> None:
 
 def test_what_is_not_there_is_named() -> None:
     assert [DeviceFilter(frozenset((index,))).first_missing_device(HOST) for index in (15, 16)] == ["", "16"]
-    assert DeviceFilter(bdfs=frozenset(("0000:00:00.0",))).first_missing_device(HOST) == "0000:00:00.0"
+    assert DeviceFilter(device_names=frozenset(("0000:00:00.0",))).first_missing_device(HOST) == "0000:00:00.0"

@@ -37,7 +37,13 @@ if TYPE_CHECKING:
 OPTIONS = (
     Option("level", "1 executes nothing on a device; 2 computes on free cores; default: 1", short="r", value="N"),
     Option("test", "only these tests, of any level", value="NAMES", joins=True),
-    Option("device", "only these devices: indices, ranges or PCI addresses", short="d", value="LIST", joins=True),
+    Option(
+        "device",
+        "only these devices: indices, ranges, PCI addresses or serial numbers",
+        short="d",
+        value="LIST",
+        joins=True,
+    ),
     Option("timeout", "when to give up; default: 30 for level 1, 600 for level 2", value="SECONDS"),
     Option("json", "print the report as JSON", short="j"),
     Option("textfile", "also write metrics to this file, for the node exporter", value="FILE", completes=FILES),
@@ -222,7 +228,8 @@ class _Run:
         known = sorted({*state.expected_indices, *state.devices})
         if "device" not in self._given:
             return known
-        chosen = sorted({*self._selection.indices, *self._selection.bdf_indices(state.index_by_bdf)})
+        by_name = {**state.index_by_bdf, **state.index_by_serial_number}
+        chosen = sorted({*self._selection.indices, *self._selection.named_indices(by_name)})
         for index in chosen:
             if index not in known:
                 raise UserError(f"--device: this host has no device {index}; it has {len(known)} devices", EXIT_USAGE)

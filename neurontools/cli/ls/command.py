@@ -173,19 +173,34 @@ class DeviceListQuery:
         return document.decode("utf-8", "replace")
 
     def _indices(self, path: str) -> list[int]:
-        """Returns the selected device indices; empty selects all. Resolves PCI addresses through the daemon."""
+        """Returns the selected device indices; empty selects all. Resolves names through the daemon."""
         if self._devices is None:
             return []
         indices = set(self._devices.indices)
-        if self._devices.bdfs:
+        if self._devices.names:
             import json
 
             from neurontools.rpc import wire
 
             devices = json.loads(self._render(path, wire.encode_uint(_FORMAT, _FORMAT_JSON)))
             index_of = {device["bdf"]: device["neuron_device"] for device in devices if device["bdf"]}
-            indices.update(self._devices.bdf_indices(index_of))
+            if self._devices.has_serial_numbers:
+                index_of.update(self._serial_number_indices(path))
+            indices.update(self._devices.named_indices(index_of))
         return sorted(indices)
+
+    def _serial_number_indices(self, path: str) -> dict[str, int]:
+        """Returns the device indices by serial number from a snapshot, because the device list has none."""
+        from time import time
+
+        from neurontools.diagnose.host_state import METHOD, read_host_state
+        from neurontools.rpc.ask import ask
+
+        reply = ask(path, METHOD, b"", max(self._deadline - monotonic(), 0.001))
+        try:
+            return dict(read_host_state(path, reply, time()).index_by_serial_number)
+        except ValueError:
+            raise UserError(f"the reply of unix:{path} holds no snapshot; is something else listening there?") from None
 
 
 def _logical_neuroncore_config() -> int | None:
@@ -217,7 +232,8 @@ def local_device_list(
     from neurontools.driver.inventory import read_host_snapshot
     from neurontools.views.device_list import NoSuchDevice, device_list_json, device_list_table
 
-    snapshot = read_host_snapshot(Roots.from_environment(os.environ))
+    has_serial_numbers = selection is not None and selection.has_serial_numbers
+    snapshot = read_host_snapshot(Roots.from_environment(os.environ), has_serial_numbers=has_serial_numbers)
     if snapshot is None:
         return None
     if os.isatty(2):
@@ -226,8 +242,13 @@ def local_device_list(
     all_processes = "show-all-procs" in given
     indices: list[int] = []
     if selection is not None:
-        by_bdf = {each.bdf: each.index for each in snapshot.devices if each.bdf and "bdf" not in each.inferred_fields}
-        indices = [*selection.indices, *selection.bdf_indices(by_bdf)]
+        by_name = {
+            name: each.index
+            for each in snapshot.devices
+            for name in each.names
+            if name != each.bdf or "bdf" not in each.inferred_fields
+        }
+        indices = [*selection.indices, *selection.named_indices(by_name)]
     try:
         if "json-output" in given:
             return device_list_json(

@@ -15,7 +15,7 @@ OPTIONS = (
     ),
     Option(
         "device",
-        "only these devices: indices, ranges or PCI addresses, such as 0,2-3 or 0000:10:1c.0",
+        "only these devices: indices, ranges, PCI addresses or serial numbers, such as 0,2-3 or 0000:10:1c.0",
         short="d",
         value="LIST",
         joins=True,

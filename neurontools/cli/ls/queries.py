@@ -144,12 +144,12 @@ class ScriptQuery:
 
     def _device_indices(self, snapshot: Snapshot) -> tuple[int, ...]:
         """Returns the device indices that --device selects; () selects all."""
-        by_bdf = {device.bdf: device.index for device in snapshot.devices if device.bdf}
+        by_name = {name: device.index for device in snapshot.devices for name in device.names}
         there = snapshot.devices_by_index
         for index in self._devices.indices:
             if index not in there:
                 raise UserError(f"no device {index} on this host; it has {devices_text(there)}", EXIT_NOT_FOUND)
-        return (*self._devices.indices, *self._devices.bdf_indices(by_bdf))
+        return (*self._devices.indices, *self._devices.named_indices(by_name))
 
 
 _WITH_EFFECT = {"health": ("json-output",), "output-format": ("show-all-procs",)}

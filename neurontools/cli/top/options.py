@@ -49,7 +49,13 @@ OPTIONS = (
     Option("filter", "processes to list, as user=root (util<5 or not tag~mlp)", short="f", value="FILTER"),
     Option("user", "only processes of this user", short="u", value="NAME"),
     Option("pid", "only this process", short="p", value="PID"),
-    Option("device", "only these devices: indices, ranges or PCI addresses", short="d", value="LIST", joins=True),
+    Option(
+        "device",
+        "only these devices: indices, ranges, PCI addresses or serial numbers",
+        short="d",
+        value="LIST",
+        joins=True,
+    ),
     Option("only-visible", "only the NeuronCores that NEURON_RT_VISIBLE_CORES names"),
     Option("json", "one JSON document; with -n a list of them"),
     Option("json-lines", "a JSON document a line, without end unless -n is given"),
@@ -136,9 +142,9 @@ def device_filter_option(given: dict[str, str], environment: Mapping[str, str]) 
     from neurontools.views.drawing.figures import DeviceFilter
 
     chosen = DeviceSelection(given.get("device", ""))
-    devices, bdfs = frozenset(chosen.indices), frozenset(chosen.bdfs)
+    devices, names = frozenset(chosen.indices), frozenset(chosen.names)
     if "only-visible" not in given:
-        return DeviceFilter(devices, bdfs)
+        return DeviceFilter(devices, names)
     text = environment.get(VISIBLE_CORES, "").strip()
     if not text:
         raise UserError(f"--only-visible: {VISIBLE_CORES} is not set; set it, or leave the option out", EXIT_USAGE)
@@ -147,7 +153,7 @@ def device_filter_option(given: dict[str, str], environment: Mapping[str, str]) 
         lnc = logical_neuroncore_config(environment)
     except InvalidCoreRequest as error:
         raise UserError(str(error), EXIT_USAGE) from error
-    return DeviceFilter(devices, bdfs, first, count_, lnc)
+    return DeviceFilter(devices, names, first, count_, lnc)
 
 
 def check_device_filter(device_filter: DeviceFilter, snapshot: Snapshot) -> None:

@@ -263,24 +263,25 @@ def weighted_mean(values: Iterable[tuple[float | None, int]]) -> float | None:
 class DeviceFilter:
     """Selects devices or NeuronCores of a host; the default selects everything.
 
-    Selects devices by index or PCI address; all devices if `device_indices` and `bdfs` are empty. Selects `core_count`
-    logical NeuronCores from `first_core` on, under `logical_neuroncore_config` (None: the host's LNC).
+    Selects devices by index, and by PCI address or serial number in `device_names`; all devices if both are empty.
+    Selects `core_count` logical NeuronCores from `first_core` on, under `logical_neuroncore_config` (None: the host's
+    LNC).
     """
 
     device_indices: frozenset[int] = frozenset()
-    bdfs: frozenset[str] = frozenset()
+    device_names: frozenset[str] = frozenset()
     first_core: int = 0
     core_count: int | None = None
     logical_neuroncore_config: int | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.device_indices or self.bdfs or self.core_count is not None)
+        return bool(self.device_indices or self.device_names or self.core_count is not None)
 
     def first_missing_device(self, snapshot: Snapshot) -> str:
-        """Returns the index or PCI address of a selected device that the host lacks; "" if it has all of them."""
-        bdfs = {device.bdf for device in snapshot.devices}
+        """Returns the index or name of a selected device that the host lacks; "" if it has all of them."""
+        names = {name for device in snapshot.devices for name in device.names}
         lost = [str(index) for index in sorted(self.device_indices - snapshot.devices_by_index.keys())]
-        return next(iter([*lost, *sorted(self.bdfs - bdfs)]), "")
+        return next(iter([*lost, *sorted(self.device_names - names)]), "")
 
     def has_cores(self, snapshot: Snapshot) -> bool:
         """Returns whether the host has any of the selected NeuronCores.
@@ -311,8 +312,10 @@ class DeviceFilter:
             return snapshot
         known = snapshot.devices_by_index
         shown = known.keys() - hidden
-        if self.device_indices or self.bdfs:
-            shown &= self.device_indices | {device.index for device in snapshot.devices if device.bdf in self.bdfs}
+        if self.device_indices or self.device_names:
+            shown &= self.device_indices | {
+                device.index for device in snapshot.devices if not self.device_names.isdisjoint(device.names)
+            }
         cores = tuple(core for core in snapshot.cores if core.device_index in shown)
         if self.core_count is not None:
             visible = self._visible_core_range(snapshot)

@@ -253,7 +253,9 @@ def test_devices_are_listed_without_a_daemon(neuron_ls: RunCommand, tmp_path: Pa
         assert devices[1]["neuron_processes"] == [
             {"pid": 4711, "command": "python train.py", "neuron_runtime_version": "2.34.10"}
         ]
-        assert neuron_ls("-j", "-d", "0000:10:1d.0").stdout.count('"bdf"') == 1
+        for name in ("0000:10:1d.0", "ffffffff00000001"):
+            assert [device["neuron_device"] for device in json.loads(neuron_ls("-j", "-d", name).stdout)] == [1]
+        assert "its serial numbers: ffffffff00000000, " in neuron_ls("-d", "f" * 16).stderr
         assert "Legend" in neuron_ls("-t").stdout
 
 

@@ -39,7 +39,9 @@ def test_query(neuron_ls: RunCommand, daemon: RunningDaemon, mine: Attachment) -
     done = neuron_ls("--socket", daemon.socket, "--query", "neuroncore.index,process.tag", "--format", "csv,noheader")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[:3] == ["0,mine", "1,mine", "2,-"]
-    done = neuron_ls("--socket", daemon.socket, "--query", "index,free", "--format", "json", "-d", "0000:10:1c.0,2")
+    done = neuron_ls(
+        "--socket", daemon.socket, "--query", "index,free", "--format", "json", "-d", "0000:10:1c.0,FFFFFFFF00000002"
+    )
     assert json.loads(done.stdout) == [
         {"index": 0, "free_neuroncore_count": 0},
         {"index": 2, "free_neuroncore_count": 2},
@@ -54,6 +56,8 @@ def test_the_object_has_the_instance_at_its_top(neuron_ls: RunCommand, daemon: R
     assert list(told) == ["instance_type", "instance_id", "neuron_devices"]
     of_instance = {name: told[name] for name in ("instance_type", "instance_id")}
     array = json.loads(neuron_ls("--socket", daemon.socket, "-j").stdout)
+    named = ("-d", "ffffffff00000003,0000:10:1c.0")
+    assert json.loads(neuron_ls("--socket", daemon.socket, "-j", *named).stdout) == [array[0], array[3]]
     assert [of_instance | device for device in told["neuron_devices"]] == array
     assert [process["pid"] for process in told["neuron_devices"][0]["neuron_processes"]] == [os.getpid()]
     done = neuron_ls("--socket", daemon.socket, "--output-format=json", "-d", "3")
