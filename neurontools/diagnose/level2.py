@@ -14,6 +14,7 @@ from neurontools.diagnose.workload_process import WorkloadHost
 from neurontools.model import LogicalNeuronCore, Snapshot, logical_cores
 
 CORE_TESTS = ("matmul", "convolution", "random", "hbm", "transfer", "collective", "speed")
+_COMPARED_TESTS = ("collective", "speed")  # a result holds only after the comparison with the other cores
 RANK_TESTS = ("all-reduce", "all-gather")
 PROVES_LEVEL_2 = "A pass proves that these computations were right on this hardware, now."
 _EXECUTION_TIMEOUT_SECONDS = 10
@@ -97,18 +98,45 @@ class DeviceTests:
         elif "reports" in names:
             yield TestResult("reports", Outcome.NOT_RUN, "no test executed anything", "add a test such as matmul")
         if any(name in RANK_TESTS for name in names):
-            ranks = list({core.device_index: core for core in reversed(free)}.values())[::-1]
-            ranks = ranks if len(ranks) > 1 else free[:2]
-            yield from self._run_ranks([name for name in names if name in RANK_TESTS], ranks)
+            yield from self._run_ranks([name for name in names if name in RANK_TESTS], _ranks(free))
+
+    def missing_results(
+        self, names: Sequence[str], found: Sequence[TestResult], reason: str, action: str
+    ) -> Iterator[TestResult]:
+        """Yields a result for each test and core that `found` lacks, after the tests were broken off."""
+        known = {(result.test, result.device_index, result.neuroncore_index) for result in found}
+        free = [core for core in self._cores if core.is_free is True]
+        for name in names:
+            places: list[tuple[int, int | None]] = []
+            if name in CORE_TESTS or name in RANK_TESTS:
+                cores = free if name in CORE_TESTS else _ranks(free)
+                places = [(core.device_index, core.index) for core in cores]
+            elif name == "reports":
+                places = [(index, None) for index in sorted({core.device_index for core in free})]
+            for device_index, core_index in places:
+                if not known.intersection({(name, device_index, core_index), (name, None, None)}):
+                    yield TestResult(name, Outcome.NOT_RUN, reason, action, device_index, core_index)
 
     def _judged(self, cores: _CoreRange, names: Sequence[str]) -> Iterator[TestResult]:
-        results = [*self._run_range(cores, names)]
-        suspects = _suspects(results)
-        for _ in range(_CONFIRMATIONS):
-            if not suspects:
-                break
-            again = [*self._run_range(cores, sorted({test for test, _ in suspects}))]
-            suspects &= _suspects(again)
+        """Yields the results of the cores. If the tests are broken off, yields first those that need no comparison."""
+        results: list[TestResult] = []
+        suspects: set[tuple[str, int | None]] = set()
+        try:
+            for result in self._run_range(cores, names):
+                results.append(result)  # noqa: PERF402 - keeps the results before an error
+            suspects = _suspects(results)
+            for _ in range(_CONFIRMATIONS):
+                if not suspects:
+                    break
+                again = [*self._run_range(cores, sorted({test for test, _ in suspects}))]
+                suspects &= _suspects(again)
+        except Exception:
+            yield from (
+                self._with_expectation(result)
+                for result in results
+                if result.outcome is Outcome.FAIL or result.test not in _COMPARED_TESTS
+            )
+            raise
         best = _best(results)
         for result in results:
             yield self._with_expectation(
@@ -146,14 +174,18 @@ class DeviceTests:
         Path(self._host.directory, "store").unlink(missing_ok=True)
         processes = [self._host.start({**plan, "rank": rank}, str(core.index)) for rank, core in enumerate(ranks)]
         found: dict[tuple[str, int], TestResult] = {}
-        for core, process in zip(ranks, processes, strict=True):
-            self._progress(f"collectives on core {core.index} of {len(ranks)}")
-            for line in process.lines(_SILENCE_SECONDS[self._host.is_simulated]):
-                if "test" in line:
-                    found[line["test"], core.index] = self._result(line, core)
-            if process.failure or any(result.outcome is Outcome.FAIL for result in found.values()):
-                for other in processes:
-                    other.end()
+        try:
+            for core, process in zip(ranks, processes, strict=True):
+                self._progress(f"collectives on core {core.index} of {len(ranks)}")
+                for line in process.lines(_SILENCE_SECONDS[self._host.is_simulated]):
+                    if "test" in line:
+                        found[line["test"], core.index] = self._result(line, core)
+                if process.failure or any(result.outcome is Outcome.FAIL for result in found.values()):
+                    for other in processes:
+                        other.end()
+        except Exception:
+            yield from found.values()
+            raise
         for name in names:
             for core, process in zip(ranks, processes, strict=True):
                 result = found.get((name, core.index))
@@ -221,6 +253,12 @@ def _ranges(free: Sequence[LogicalNeuronCore]) -> list[_CoreRange]:
         else:
             ranges.append([core])
     return [_CoreRange(tuple(cores)) for cores in ranges]
+
+
+def _ranks(free: Sequence[LogicalNeuronCore]) -> list[LogicalNeuronCore]:
+    """Returns the cores between which collectives run: the first free one of each device, or two of the only device."""
+    ranks = list({core.device_index: core for core in reversed(free)}.values())[::-1]
+    return ranks if len(ranks) > 1 else [*free[:2]]
 
 
 def _executions_by_device(snapshot: Snapshot) -> dict[int, int | None]:

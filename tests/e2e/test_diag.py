@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from neurontools.diagnose.level2 import DeviceTests
+from neurontools.diagnose.results import Outcome, TestResult
 from neurontools.diagnose.table import TESTS
 from neurontools.diagnose.workload_process import SIMULATED_STACK
 from neurontools.faults.kinds import KINDS
@@ -89,6 +91,34 @@ def test_each_fault_fails_the_test_that_claims_to_find_it(
     fault_calls.heal(daemon.socket)
     wait_until(lambda: not daemon.holders())
     assert diag(daemon, tmp_path, "--test", names, "--device", "1-2")["exit_code"] == 0
+
+
+class TimeIsOver(Exception):
+    pass
+
+
+def test_cores_without_a_result_could_not_run_after_a_timeout(
+    start_daemon: StartDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
+    for name, value in environment(tmp_path, daemon.socket).items():
+        monkeypatch.setenv(name, value)
+    names = ("matmul", "convolution", "speed", "reports", "all-reduce")
+
+    def break_off(progress: str) -> None:
+        if progress.startswith("convolution on core 1"):
+            raise TimeIsOver
+
+    found: list[TestResult] = []
+    with DeviceTests(daemon.socket, [0], break_off) as tests:
+        with pytest.raises(TimeIsOver):
+            found.extend(tests.run(names))
+        found += tests.missing_results(names, found, "no time", "")
+    passed = {(each.test, each.neuroncore_index) for each in found if each.outcome is Outcome.PASS}
+    assert passed == {("matmul", 0), ("matmul", 1), ("convolution", 0)}
+    others = [(each.test, each.neuroncore_index) for each in found if each.outcome is Outcome.NOT_RUN]
+    late = [(test, core) for test in ("speed", "all-reduce") for core in (0, 1)]
+    assert sorted(others, key=str) == sorted([("convolution", 1), ("reports", None), *late], key=str)
 
 
 def test_a_workload_that_cannot_start_never_looks_like_a_sick_device(start_daemon: StartDaemon, tmp_path: Path) -> None:

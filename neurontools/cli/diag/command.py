@@ -74,6 +74,7 @@ EXIT_CODES = (
 
 _COMMAND = "neuron-diag"
 _TIMEOUTS_SECONDS = {1: 30.0, 2: 600.0}
+_TIMEOUT_ACTION = "give more seconds with --timeout"
 _LONGEST_TIMEOUT_SECONDS = 86_400.0
 _PROVES_SIMULATED = "The host is simulated: a pass proves that the tests work, and nothing about hardware."
 _PROVES_LEVEL_1 = "Nothing was executed: a pass proves that the driver and neurond report no problem."
@@ -131,6 +132,7 @@ class _Run:
         self._timeout_seconds = seconds_option(
             given, "timeout", _TIMEOUTS_SECONDS[self._level], 0.1, _LONGEST_TIMEOUT_SECONDS
         )
+        self._timeout_reason = f"not done within {self._timeout_seconds:g} s"
         self._stack_name = ""
         self._proves = _PROVES_LEVEL_1
         self._results: list[TestResult] = []
@@ -151,10 +153,11 @@ class _Run:
             with ExitStack() as stack:
                 self._run_tests(stack)
         except DiagTimeout:
-            reason, action = f"not done within {self._timeout_seconds:g} s", "give more seconds with --timeout"
             done = {result.test for result in self._results}
             self._results += [
-                TestResult(test.name, Outcome.NOT_RUN, reason, action) for test in self._tests if test.name not in done
+                TestResult(test.name, Outcome.NOT_RUN, self._timeout_reason, _TIMEOUT_ACTION)
+                for test in self._tests
+                if test.name not in done
             ]
         finally:
             setitimer(ITIMER_REAL, 0)
@@ -199,9 +202,12 @@ class _Run:
         with DeviceTests(state.socket_path, indices, _write_progress) as tests:
             self._stack_name, self._proves = tests.stack_name or self._stack_name, PROVES_LEVEL_2
             found: list[TestResult] = []
+            names = [test.name for test in self._tests]
             try:
-                for result in tests.run([test.name for test in self._tests]):
+                for result in tests.run(names):
                     found.append(result)  # noqa: PERF402 - keeps the results before a timeout
+            except DiagTimeout:
+                found += tests.missing_results(names, found, self._timeout_reason, _TIMEOUT_ACTION)
             finally:
                 _write_progress("")
                 faulty: set[int] = set()
