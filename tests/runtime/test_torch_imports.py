@@ -99,7 +99,7 @@ def test_a_real_torch_xla_is_not_shadowed_unless_ours_is_forced(site_directory: 
 
 def test_a_training_imports_dynamo_only_when_it_compiles(site_directory: Path) -> None:
     code = """
-import torch_xla, torch
+import threading, torch_xla, torch
 def weights(device, compiled):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).to(device)
@@ -112,6 +112,10 @@ def weights(device, compiled):
     return [p.tolist() for p in model.parameters()]
 equal = [weights("cpu", False) == weights("xla", False)]
 print("torch._dynamo" in sys.modules)
+importing = threading.Thread(target=__import__, args=["torch._dynamo"])
+importing.start()
+while importing.is_alive():  # steps go on while another thread has Dynamo half imported
+    weights("xla", False)
 equal.append(weights("cpu", True) == weights("xla", True))
 print("torch._dynamo" in sys.modules, *equal)
 """

@@ -19,11 +19,12 @@ _changed: list[tuple[Any, CodeType]] = []
 
 
 class _TorchWithoutDynamo(ModuleType):
-    """The module torch, with a Dynamo whose `graph_break` does nothing until Dynamo is imported."""
+    """The module torch, with a Dynamo whose `graph_break` does nothing.
 
-    @property
-    def _dynamo(self) -> Any:
-        return sys.modules.get(_DYNAMO) or SimpleNamespace(graph_break=lambda: None)
+    It doesn't look for a loaded Dynamo: while one thread imports Dynamo, other threads would find an unfinished module.
+    """
+
+    _dynamo = SimpleNamespace(graph_break=lambda: None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -34,7 +35,7 @@ def defer_dynamo() -> None:
     if _DYNAMO in sys.modules:
         return
     # The excluded functions look up their exclusion by `getattr`, a global name of their module.
-    vars(torch._compile)["getattr"] = _exclusion
+    vars(torch._compile)["getattr"] = lambda function, _name, _default: function
     sys.modules[_STAND_IN] = _TorchWithoutDynamo(_STAND_IN)
     for kind in vars(torch.optim).values():
         # The local name `torch` of a step is bound by its `import torch._dynamo`.
@@ -52,10 +53,6 @@ def restore_functions() -> None:
     while _changed:
         function, code = _changed.pop()
         function.__code__ = code
-
-
-def _exclusion(function: Any, name: str, default: Any) -> Any:
-    return getattr(function, name, default) if _DYNAMO in sys.modules else function
 
 
 def _imports_dynamo(function: Any) -> bool:
