@@ -37,10 +37,14 @@ class InvalidDeviceName(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DeviceNameChoice:
-    """The chosen device name. If the script uses the other device name, the error shows `reason`."""
+    """The chosen device name. If the script uses the other device name, the error shows `reason`.
+
+    `is_named` is False if nothing names a device; the name is then `xla`.
+    """
 
     name: str
     reason: str
+    is_named: bool = True
 
 
 def device_name(
@@ -67,7 +71,7 @@ def choose_device_name(
     for found in (*_names_in_arguments(arguments), *_names_in_configurations(arguments)):
         return found
     if script is None:
-        return DeviceNameChoice("xla", "nothing names neuron")
+        return DeviceNameChoice("xla", "nothing names neuron", is_named=False)
     if isinstance(script, bytes):
         return _name_for_source(script, "the script")
     return _name_for_script(Path(script))
@@ -105,21 +109,21 @@ def _names_in_configurations(arguments: Sequence[str]) -> Iterator[DeviceNameCho
 def _name_for_script(script: Path) -> DeviceNameChoice:
     try:
         if script.stat().st_size > _LARGEST_SCRIPT_BYTES:
-            return DeviceNameChoice("xla", f"{script.name} is too large to be searched")
+            return DeviceNameChoice("xla", f"{script.name} is too large to be searched", is_named=False)
         return _name_for_source(script.read_bytes(), script.name)
     except OSError:
-        return DeviceNameChoice("xla", f"{script.name} can't be read")
+        return DeviceNameChoice("xla", f"{script.name} can't be read", is_named=False)
 
 
 def _name_for_source(source: bytes, called: str) -> DeviceNameChoice:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return DeviceNameChoice("xla", f"{called} can't be read")
+        return DeviceNameChoice("xla", f"{called} can't be read", is_named=False)
     names = {name for node in ast.walk(tree) if (name := _named_device(node))}
     if names == {"neuron"}:
         return DeviceNameChoice("neuron", f"{called} names neuron")
-    return DeviceNameChoice("xla", f"{called} names {' and '.join(sorted(names)) or 'no device'}")
+    return DeviceNameChoice("xla", f"{called} names {' and '.join(sorted(names)) or 'no device'}", is_named=bool(names))
 
 
 def _named_device(node: ast.AST) -> str | None:

@@ -308,6 +308,13 @@ def install_finder(environment: Mapping[str, str]) -> None:
         sys.meta_path.append(TorchXlaFinder())
 
 
+def is_stand_in(package: str) -> bool:
+    """Returns whether an import of `package` gives the stand-in, not an installed package. Needs `install_finder`."""
+    loaded = sys.modules.get(package)
+    spec = find_spec(package) if loaded is None else loaded.__spec__
+    return spec is not None and str(spec.origin).startswith(_DIRECTORY)
+
+
 def _supported_modules(package: str) -> list[str]:
     root = Path(_DIRECTORY)
     files = sorted((root / package).rglob("*.py"))

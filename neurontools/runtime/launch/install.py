@@ -26,11 +26,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def install_runtime(environment: Mapping[str, str] = os.environ, script: str | Path | bytes | None = None) -> None:
+def install_runtime(
+    environment: Mapping[str, str] = os.environ,
+    script: str | Path | bytes | None = None,
+    *,
+    takes_cores_now: bool = True,
+) -> None:
     """Registers the device and makes torch_xla importable. A second call does nothing.
 
     The content of `script`, a path or the source itself, decides the device name (see
-    `neurontools.runtime.launch.device_name`).
+    `neurontools.runtime.launch.device_name`). Unless `takes_cores_now`, the first use of the device takes the cores.
     """
     import_hook.require_torch()
     import_hook.install_finder(environment)
@@ -66,7 +71,7 @@ def install_runtime(environment: Mapping[str, str] = os.environ, script: str | P
     before_report_hooks.append(AdviceReporter(environment))
     _patch_start_processes(environment)
     _remove_lightning_launchers(environment)
-    if not import_hook.is_spawned_worker:
+    if takes_cores_now and not import_hook.is_spawned_worker:
         device.cores  # noqa: B018  (takes the cores now, so that the tools show the process from its start)
     if is_shapes_only(environment):
         create_parameters_on_device(torch.device(device.name))

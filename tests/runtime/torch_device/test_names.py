@@ -133,7 +133,8 @@ print(torch.ones(2, device=given.device or given.where).sum().item())
 
 
 @pytest.mark.parametrize(
-    ("launcher", "name"), [(True, "xla"), (True, "neuron"), pytest.param(False, "neuron", marks=pytest.mark.slow)]
+    ("launcher", "name"),
+    [(True, "xla"), (True, "neuron"), (False, "xla"), pytest.param(False, "neuron", marks=pytest.mark.slow)],
 )
 def test_a_script_that_gets_the_name_by_its_command_line(
     run_python: Run, tmp_path: Path, launcher: bool, name: str
