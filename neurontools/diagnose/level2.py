@@ -10,7 +10,7 @@ from typing import Any
 from neurontools import catalog
 from neurontools.client.daemon_client import Client
 from neurontools.diagnose.results import Outcome, TestResult
-from neurontools.diagnose.workload_process import WorkloadHost
+from neurontools.diagnose.workload_process import WorkloadHost, lines_of_all
 from neurontools.model import LogicalNeuronCore, Snapshot, logical_cores
 
 CORE_TESTS = ("matmul", "convolution", "random", "hbm", "transfer", "collective", "speed")
@@ -174,22 +174,21 @@ class DeviceTests:
         Path(self._host.directory, "store").unlink(missing_ok=True)
         processes = [self._host.start({**plan, "rank": rank}, str(core.index)) for rank, core in enumerate(ranks)]
         found: dict[tuple[str, int], TestResult] = {}
+        self._progress(f"collectives between {len(ranks)} cores")
         try:
-            for core, process in zip(ranks, processes, strict=True):
-                self._progress(f"collectives on core {core.index} of {len(ranks)}")
-                for line in process.lines(_SILENCE_SECONDS[self._host.is_simulated]):
-                    if "test" in line:
-                        found[line["test"], core.index] = self._result(line, core)
-                if process.failure or any(result.outcome is Outcome.FAIL for result in found.values()):
-                    for other in processes:
-                        other.end()
+            for process, line in lines_of_all(processes, _SILENCE_SECONDS[self._host.is_simulated]):
+                core = ranks[processes.index(process)]
+                if "test" in line:
+                    result = found[line["test"], core.index] = self._result(line, core)
+                    if result.outcome is Outcome.FAIL:
+                        for each in processes:  # the others would only miss this one
+                            each.end()
         except Exception:
             yield from found.values()
             raise
         for name in names:
             for core, process in zip(ranks, processes, strict=True):
-                result = found.get((name, core.index))
-                yield result or _missing_result(name, core, process.failure, is_culprit=False)
+                yield found.get((name, core.index)) or _missing_result(name, core, process.failure, is_culprit=False)
 
     def _count_results(self, free: Sequence[LogicalNeuronCore], executed: Collection[int]) -> Iterator[TestResult]:
         """Judges whether the daemon counted executions on each device on which the workload ran."""

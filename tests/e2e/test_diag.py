@@ -62,7 +62,8 @@ def test_free_cores_are_tested_and_held_ones_are_left_alone(start_daemon: StartD
     assert document["stack"] == SIMULATED_STACK
     assert "nothing about hardware" in document["proves"]
     assert {each["test"] for each in document["results"]} == {test.name for test in TESTS}
-    held = {each["reason"] for each in document["results"] if each["neuroncore_index"] == 0}
+    skipped = [each for each in document["results"] if each["outcome"] == "skip"]
+    held = {each["reason"] for each in skipped if each["neuroncore_index"] == 0}
     assert held == {f"not tested: PID {holder.pid} holds the core"}
     passed = [each for each in document["results"] if each["outcome"] == "pass"]
     speed = next(each for each in passed if each["test"] == "speed")
@@ -119,6 +120,20 @@ def test_cores_without_a_result_could_not_run_after_a_timeout(
     others = [(each.test, each.neuroncore_index) for each in found if each.outcome is Outcome.NOT_RUN]
     late = [(test, core) for test in ("speed", "all-reduce") for core in (0, 1)]
     assert sorted(others, key=str) == sorted([("convolution", 1), ("reports", None), *late], key=str)
+
+
+@pytest.mark.slow
+def test_a_rank_that_cannot_start_does_not_delay_the_others(
+    start_daemon: StartDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
+    for name, value in environment(tmp_path, daemon.socket).items():
+        monkeypatch.setenv(name, value)
+    with DeviceTests(daemon.socket, [0], lambda _: None) as tests, AttachedProcess(daemon, "1"):
+        results = {each.neuroncore_index: each for each in tests.run(["all-reduce"])}
+    assert {each.outcome for each in results.values()} == {Outcome.NOT_RUN}
+    assert "exit code 1" in results[0].reason  # the holder has core 0
+    assert results[1].reason == "a peer failed"
 
 
 def test_a_workload_that_cannot_start_never_looks_like_a_sick_device(start_daemon: StartDaemon, tmp_path: Path) -> None:
