@@ -13,7 +13,7 @@ from neurontools.tui import keys
 from neurontools.tui.dashboard_state import DashboardState, OpenDialog
 from neurontools.views.drawing.glyphs import Dialog
 from neurontools.views.drawing.lines import printable
-from neurontools.views.drawing.render_context import LAYOUTS, RenderContext
+from neurontools.views.drawing.render_context import LAYOUTS, PLOT_METRICS, RenderContext
 from neurontools.views.feed_view import CORRUPT_DATA_ERRORS, ListState
 from neurontools.views.memory_sections import visible_nodes
 from neurontools.views.overview_page import job_rows
@@ -141,6 +141,13 @@ def _next_layout(dashboard: DashboardState) -> None:
     dashboard.lists["overview"] = ListState()
     about = {"compact": "more room for the jobs", "classic": "as AWS's neuron-top", "full": "all panels"}
     dashboard.show_message(f"layout {layout}: {about[layout]}; v shows the next one")
+
+
+def _next_plot_metric(dashboard: DashboardState) -> None:
+    settings = dashboard.settings
+    settings.plot_metric = PLOT_METRICS[(PLOT_METRICS.index(settings.plot_metric) + 1) % len(PLOT_METRICS)]
+    name = {"flops": "FLOPS", "memory": "HBM"}.get(settings.plot_metric, settings.plot_metric)
+    dashboard.show_message(f"the overview plots {name}; M shows the next one")
 
 
 def select_device(dashboard: DashboardState, device_index: int) -> None:
@@ -440,6 +447,7 @@ ACTION_FUNCTIONS: dict[str, Callable[[DashboardState], object]] = {
     "fold_all": _fold_all,
     "toggle_tree": _toggle_tree,
     "next_layout": _next_layout,
+    "next_plot_metric": _next_plot_metric,
     "move_up": lambda dashboard: _move_rows(dashboard, -1),
     "move_down": lambda dashboard: _move_rows(dashboard, 1),
     "move_left": lambda dashboard: _move_sideways(dashboard, -1),

@@ -46,6 +46,7 @@ ACTIONS = (
     KeyAction(("x",), "x", "toggle_tree", "open the whole memory tree, or all jobs, or fold them", "Overview"),
     KeyAction(("F",), "F", "fold_all", "unfold all jobs, or fold them", "Overview"),
     KeyAction(("v",), "v", "next_layout", "layout: full, compact for many jobs, or classic", "Overview"),
+    KeyAction(("M",), "M", "next_plot_metric", "plot utilization, FLOPS, executions or HBM", "Overview"),
     KeyAction(("up", "k"), "Up, k", "move_up", "up", "Moving"),
     KeyAction(("down", "j"), "Down, j", "move_down", "down", "Moving"),
     KeyAction(("left",), "Left", "move_left", "fold a job or node; device or column to the left", "Moving"),

@@ -1,4 +1,4 @@
-"""The history panel of the overview: utilization and HBM over time, for the whole host or for groups of devices."""
+"""The history panel of the overview: a chosen metric and HBM over time, for the whole host or groups of devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from neurontools.util.units import ranges_text
 from neurontools.views.drawing.glyphs import memory_style
 from neurontools.views.drawing.heat_scale import load_style
 from neurontools.views.drawing.lines import BLANK, Line, Run, TextPage, fit
-from neurontools.views.drawing.plots import backfill_text, clock_line, event_line, plot_columns, window_text
+from neurontools.views.drawing.plots import (
+    backfill_text,
+    clock_line,
+    event_line,
+    plot_columns,
+    round_up_scale,
+    window_text,
+)
 from neurontools.views.drawing.render_context import RenderContext, heading
 
 LEAST_LINES = 3
@@ -48,12 +55,13 @@ def history_panel(context: RenderContext, width: int, height: int) -> TextPage:
     axis = series.axis(cells, window_seconds, context.snapshot.taken_at_unix_seconds)
     feet = (event_line, clock_line) if height >= _LEAST_LINES_WITH_TIMES else ()
     groups = _groups(context, height - len(feet))
+    names = (context.plot_metric, "utilization" if context.plot_metric == "memory" else "memory")
     page = TextPage()
     for number, group in enumerate(groups):
         room = height - len(feet)
         lines = (number + 1) * room // len(groups) - number * room // len(groups)
-        plots = [_utilization_plot, _memory_plot][: len(halves)]
-        notes = [context.key_hint("h: history"), about] if number == 0 else ["", ""]
+        plots = [_PLOTS[name] for name in names[: len(halves)]]
+        notes = [context.key_hint("M: metric"), about] if number == 0 else ["", ""]
         drawn = [
             plot(context, group, axis, cells, lines, note)
             for plot, cells, note in zip(plots, halves, notes[-len(halves) :], strict=True)
@@ -74,6 +82,8 @@ def _groups(context: RenderContext, height: int) -> list[_DeviceGroup]:
     """Returns the groups of shown devices that get a plot each: one for all devices, or more if there is room."""
     if context.pid is not None:
         return [_DeviceGroup(f"PID {context.pid}", pid=context.pid)]
+    if context.plot_metric == "executions":  # processes report executions, so devices have none of their own
+        return [_DeviceGroup("the host")]
     devices = [device for device in context.snapshot.devices if device.index not in context.figures.hidden_devices]
     per_device = context.snapshot.instance.physical_cores_per_device
     count = max(1, min(_MOST_GROUPS, len(devices), height // _GROUP_LINES))
@@ -110,6 +120,45 @@ def _memory_plot(
     return [heading(context, title, width, note), *lines]
 
 
+def _flops_plot(
+    context: RenderContext, group: _DeviceGroup, axis: TimeAxis, width: int, height: int, note: str
+) -> list[Line]:
+    curve = _curve(context, group, "flops_per_second", axis)
+    title = f"FLOPS of {group.name}: {units.flops_text(curve.latest)}"
+    return [heading(context, title, width, note), *_rate_lines(context, curve, width, height - 1)]
+
+
+def _executions_plot(
+    context: RenderContext, group: _DeviceGroup, axis: TimeAxis, width: int, height: int, note: str
+) -> list[Line]:
+    curve = _curve(context, group, "executions_per_second", axis)
+    latest = units.UNKNOWN if curve.latest is None else f"{curve.latest:.1f}"
+    title = f"Executions of {group.name}: {latest}/s"
+    return [heading(context, title, width, note), *_rate_lines(context, curve, width, height - 1)]
+
+
+_PLOTS = {
+    "utilization": _utilization_plot,
+    "flops": _flops_plot,
+    "executions": _executions_plot,
+    "memory": _memory_plot,
+}
+"""Functions that draw a plot, by the names of PLOT_METRICS."""
+
+
+def _rate_lines(context: RenderContext, curve: Curve, width: int, rows: int) -> list[Line]:
+    whole = round_up_scale(curve.highest or 0.0, is_binary=False)
+    return _plot_lines(context, curve, whole, lambda _: "spark", width, rows, lambda share: _rate_label(share * whole))
+
+
+def _rate_label(value: float) -> str:
+    """Formats a rate in at most 4 characters: "0", "0.5", "48", "2K", "1.5T", "12T"."""
+    if 0 < value < 1:
+        return f"{value:.2g}"
+    text = units.short_flops_text(value, 1).replace(".0", "")
+    return text if len(text) <= 4 else units.short_flops_text(value, 0)
+
+
 def _curve(context: RenderContext, group: _DeviceGroup, name: str, axis: TimeAxis) -> Curve:
     assert context.series is not None  # noqa: S101 - the axis is of a series
     quantity = HostQuantity(name, group.core_ranges, group.pid)
@@ -117,15 +166,26 @@ def _curve(context: RenderContext, group: _DeviceGroup, name: str, axis: TimeAxi
 
 
 def _plot_lines(
-    context: RenderContext, curve: Curve, whole: float, style: Callable[[float], str], width: int, rows: int
+    context: RenderContext,
+    curve: Curve,
+    whole: float,
+    style: Callable[[float], str],
+    width: int,
+    rows: int,
+    label_of: Callable[[float], str] | None = None,
 ) -> list[Line]:
-    """Draws a curve of shares of `whole` in `rows` lines. `style` colours a line by the share in its middle."""
+    """Draws a curve of shares of `whole` in `rows` lines.
+
+    `style` colours a line by the share in its middle. `label_of` labels the ends of the scale, which then goes from 0
+    to `whole`. Without it, the scale is in percent and fits the curve.
+    """
     known = [value for value in curve.values if value is not None] if whole > 0 else []
-    base, top = value_range([min(known) / whole, max(known) / whole] if known else [])
+    base, top = value_range([min(known) / whole, max(known) / whole] if known and label_of is None else [])
+    label_of = label_of or "{:.0%}".format
     least = base * whole
     shifted = [None if value is None or not known else value - least for value in curve.values]
     columns = plot_columns(shifted, rows, context.glyphs, (top - base) * whole)
-    labels = {0: f"{top:4.0%} ", rows - 1: f"{base:4.0%} "}
+    labels = {0: f"{label_of(top):>4} ", rows - 1: f"{label_of(base):>4} "}
     lines: list[Line] = []
     for row, text in enumerate(columns):
         middle = base + (rows - row - 0.5) / rows * (top - base)

@@ -247,6 +247,22 @@ def test_the_memory_tree_says_that_it_hides_the_jobs(dashboard: Dashboard) -> No
         press(dashboard, "x")
 
 
+def test_a_key_and_a_setting_choose_what_the_overview_plots() -> None:
+    dashboard = Dashboard(StillFeed(snapshots()), DashboardSettings(plot_metric="flops"), UNICODE)
+    shown = text(dashboard, (200, 60))
+    assert re.search(r" FLOPS of ND 0-7: [\d.]+ TFLOPS .* HBM of ND 0-7: ", shown)
+    assert re.search(r"^ *[\d.]+[TP] .* 100%", shown, re.MULTILINE), "the scale has its unit"
+    assert "FLOPS of" in text(dashboard, (80, 60)), "a narrow screen has the chosen plot"
+    for metric, left, right in (
+        ("executions", "Executions of the host: ", "HBM of the host: "),
+        ("memory", "HBM of ND 0-7: ", "Utilization of ND 0-7: "),
+        ("utilization", "Utilization of ND 0-7: ", "HBM of ND 0-7: "),
+    ):
+        shown = press(dashboard, "M", size=(200, 60))
+        assert re.search(f" {left}[\\d.]+.* {right}[\\d.]+", shown), metric
+        assert dashboard.settings.values_to_save()["plot_metric"] == metric
+
+
 def test_the_classic_layout_has_the_panels_of_the_original_and_its_tree_takes_the_keys() -> None:
     dashboard = Dashboard(StillFeed(snapshots()), DashboardSettings(layout="classic"), UNICODE)
     panels = ("NeuronCore v2 Utilization", "vCPU Utilization", "Memory Usage Summary", "Memory Usage Details")

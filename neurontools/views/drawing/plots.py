@@ -103,7 +103,7 @@ def _one_plot(context: RenderContext, plot: Plot, axis: TimeAxis, width: int, he
     curve = context.series.curve(plot.quantity, axis, 2 if context.glyphs.is_dotted else 1)
     lines = [_plot_heading(context, plot, curve, width)]
     rows = height - 1
-    top = plot.highest or _round_up_scale(curve.highest or 0.0, is_binary=plot.quantity.name == "memory_bytes")
+    top = plot.highest or round_up_scale(curve.highest or 0.0, is_binary=plot.quantity.name == "memory_bytes")
     left = scale_cells(width)
     for number, line in enumerate(plot_columns(curve.values, max(0, rows), context.glyphs, top)):
         mark = ""
@@ -131,7 +131,7 @@ def _plot_heading(context: RenderContext, plot: Plot, curve: Curve, width: int) 
     return heading(context, text, width, right)
 
 
-def _round_up_scale(value: float, *, is_binary: bool) -> float:
+def round_up_scale(value: float, *, is_binary: bool) -> float:
     """Rounds the top of a scale up to a power of 2 if `is_binary`, else to 1, 2 or 5 times a power of 10."""
     if value <= 0:
         return 1.0

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from neurontools.model.health import Verdict
 
 LAYOUTS = ("full", "compact", "classic")
+PLOT_METRICS = ("utilization", "flops", "executions", "memory")
 """Layouts of the overview: all panels; more room for jobs; the panels of AWS's neuron-top, in its order."""
 SEVERITY_STYLES = {Severity.CRITICAL: "bad", Severity.WARNING: "warn"}
 
@@ -78,6 +79,7 @@ class RenderContext:
     pid: int | None = None  # the current tab's process; None: all processes
     show_flops: bool = False
     layout: str = "full"  # of the overview page: one of LAYOUTS
+    plot_metric: str = "utilization"  # of the overview's first plot: one of PLOT_METRICS
     is_legend_shown: bool = False  # whether a line above the tabs explains bars, colours and marks
     is_tree_shown: bool = False  # whether the overview page shows the memory tree instead of memory totals
     opened: frozenset[str] = frozenset()  # keys of the unfolded nodes of the memory tree
