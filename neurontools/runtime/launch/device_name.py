@@ -144,10 +144,11 @@ _UNKNOWN_TO_TORCH = re.compile(
     r"|module 'torch' has no attribute '(neuron)'",
     re.DOTALL,
 )
+_REFUSED_BY_ACCELERATE = "gather objects in TPU is not supported"
 
 
 def explain_other_name(choice: DeviceNameChoice) -> None:
-    """Makes sys.excepthook explain errors about the device name that was not chosen. Call it once."""
+    """Makes sys.excepthook explain errors that the other device name avoids. Call it once."""
     shown = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -160,7 +161,12 @@ def explain_other_name(choice: DeviceNameChoice) -> None:
 
 
 def other_name_message(error: BaseException, choice: DeviceNameChoice) -> str | None:
-    """Returns a line that explains an error about the device name that was not chosen. None for any other error."""
+    """Returns a line that explains an error that the other device name avoids. None for any other error."""
+    if choice.name == "xla" and isinstance(error, NotImplementedError) and str(error) == _REFUSED_BY_ACCELERATE:
+        return (
+            "accelerate gathers no Python objects, which TRL's GRPOTrainer needs, on a device with the name 'xla'; "
+            f"set {DEVICE_VARIABLE}=neuron"
+        )
     match = _UNKNOWN_TO_TORCH.search(str(error))
     other = DEVICE_NAMES[1 - DEVICE_NAMES.index(choice.name)]
     if match is None or next(filter(None, match.groups())).lower() != other:

@@ -17,7 +17,12 @@ from hypothesis import strategies as st
 from neurontools.catalog import names
 from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.runtime.execution.policy import ExecutionFailed, check_load
-from neurontools.runtime.launch.device_name import InvalidDeviceName, choose_device_name, device_name
+from neurontools.runtime.launch.device_name import (
+    InvalidDeviceName,
+    choose_device_name,
+    device_name,
+    other_name_message,
+)
 from neurontools.runtime.launch.import_hook import SUPPORTED_TORCH
 from neurontools.runtime.programs.compiler import CompilerFlags, InvalidCompilerFlags, parse_compiler_flags
 from neurontools.runtime.programs.numerics import (
@@ -144,6 +149,15 @@ def test_a_script_that_gets_the_name_by_its_command_line(
     variables = {"NEURONTOOLS_DEVICE": "", "NEURONTOOLS_RUNTIME": "" if launcher else "1"}
     run = run_python(*way, "script.py", "--device", name, is_started=not launcher, **variables)
     assert (run.returncode, run.stdout) == (0, "2.0\n"), run.stderr
+
+
+def test_accelerates_refusal_under_xla_names_the_other_device_name() -> None:
+    refused = NotImplementedError("gather objects in TPU is not supported")
+    line = other_name_message(refused, choose_device_name({}, None))
+    assert line is not None
+    assert "GRPOTrainer" in line
+    assert line.endswith("set NEURONTOOLS_DEVICE=neuron")
+    assert other_name_message(refused, choose_device_name({"NEURONTOOLS_DEVICE": "neuron"}, None)) is None
 
 
 def test_the_error_for_the_other_name_says_the_variable_and_the_reason(run_script: Run) -> None:
