@@ -14,7 +14,7 @@ PAGES = (
     "README.md",
     "CONTRIBUTING.md",
     "deploy/FLEET.md",
-    *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+    *(str(path.relative_to(ROOT)) for folder in ("docs", "docs/tutorials") for path in (ROOT / folder).glob("*.md")),
 )
 BLOCK = re.compile(r"^```(?:console|sh|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 OF_A_SCRIPT = {"neuron-run"}  # what follows the script belongs to it
