@@ -156,7 +156,7 @@ def _topology_texts(report: RunReport) -> Iterator[str]:
         for (host, devices), ranks in ranks_by_place.items()
     ]
     moved_bytes = sum(rank.collective_bytes for rank in topology.ranks)
-    yield f"{', '.join(places)}; collectives of {bytes_text(moved_bytes)} cross: {topology.link}"
+    yield f"{', '.join(places)}; collectives move {bytes_text(moved_bytes)} {topology.link}"
 
 
 def verdict_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:

@@ -15,8 +15,8 @@ class Link(StrEnum):
     """The slowest connection between the ranks of a run, which their collectives have to cross."""
 
     DEVICE = "within one device"
-    NEURONLINK = "NeuronLink between devices"
-    NETWORK = "network between hosts"
+    NEURONLINK = "over NeuronLink"
+    NETWORK = "over the network"
 
 
 @dataclass(frozen=True, slots=True)
