@@ -12,15 +12,21 @@ from neurontools.estimate.instances import list_prices
 COLLECTIVE_SECONDS = Interval(58e-6, 300e-6)
 """The latency of a small collective. Source: AWS's guide to nccom-test."""
 
+LEAST_SECONDS = 1e-6
+"""A saving below this time of a step is not reported, because no step of a real model is so short."""
+
 _SECONDS_PER_HOUR = 3600.0
 _STEPS = 1000
 
 
 def find_saving(rule: str, facts: RunFacts) -> Saving | None:
-    """Predicts what the fix of a rule saves on the instance type of the run. Returns None if no model predicts it."""
+    """Predicts what the fix of a rule saves on the instance type of the run. Returns None if no model predicts it.
+
+    Also returns None for savings below LEAST_SECONDS.
+    """
     predict = _SECONDS.get(rule)
     seconds = None if predict is None else predict(facts)
-    if seconds is None or seconds.high <= 0:
+    if seconds is None or seconds.high < LEAST_SECONDS:
         return None
     price = next(iter(list_prices(facts.hardware.name)), None)
     usd = None if price is None else seconds * (_STEPS * price.usd_per_hour / _SECONDS_PER_HOUR)

@@ -200,6 +200,8 @@ def test_advice_predicts_what_its_fix_saves_in_seconds_and_dollars() -> None:
     assert found.saving.text.startswith("saves 0 s to 90.0 ms of a step, $0.00 to $0.0")
     assert "what if (estimate): saves 0 s to 90.0 ms of a step" in format_advice([found])
     assert found.document()["saving"]["step_seconds"] == [0.0, 0.09]
+    tiny = find_advice(good(flops_by_dtype={"bfloat16": 100}, flop_total=100, places=[place(READ, 100)]))
+    assert [each.saving for each in tiny if each.rule == "host-read"] == [None], "less than a microsecond of a step"
     (found,) = find_advice(document, predicts_savings=False)
     assert (found.saving, found.document()["saving"]) == (None, None)
 
