@@ -42,7 +42,7 @@ class Shell:
             stderr=subprocess.DEVNULL,
             text=True,
             cwd=directory / "work",
-            env={**kept, "PATH": path, "XDG_RUNTIME_DIR": str(directory)},
+            env={**kept, "PATH": path, "XDG_RUNTIME_DIR": str(directory), "COLUMNS": "120"},
             start_new_session=True,
         )
         self._answer("trap 'kill $(jobs -p)' EXIT")  # also if the tests are killed

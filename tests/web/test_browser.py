@@ -236,6 +236,7 @@ def test_keys_lead_to_pages_and_the_pointer_shows_values(
     press("t")
     wait_until(lambda: "/top/topology" in str(shown_address(browser)))
     wait_until(lambda: browser.value("document.querySelector('nav a[aria-current]')?.textContent") == "Topology")
+    wait_until(lambda: browser.value("document.readyState") == "complete")  # its script reads keys from then on
     press("w")
     wait_until(lambda: browser.value("document.querySelector('input[type=search]') !== null"))
     press("/")

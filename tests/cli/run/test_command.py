@@ -360,7 +360,7 @@ def test_a_script_without_a_step_has_no_estimate_and_its_own_exit_code(neuron_ru
     (tmp_path / "script.py").write_text("import sys, torch_xla.core.xla_model as xm; xm.xla_device(); sys.exit(3)\n")
     run = neuron_run("-q", "--estimate", "trn1.2xlarge", "script.py", NEURONTOOLS_SOCKET="")
     assert run.returncode == 3
-    assert "no estimate: no training step was seen" in run.stderr
+    assert "no estimate: neither a training step nor a matrix multiplication on the device was seen" in run.stderr
 
 
 def test_the_summary_says_what_it_would_cost() -> None:
