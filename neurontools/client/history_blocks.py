@@ -1,4 +1,4 @@
-"""Encodes the moments of a history as messages of the gRPC API, and decodes them without decoding their snapshots."""
+"""Converts moments of the history to messages of the gRPC API and back. Snapshots stay compressed."""
 
 from __future__ import annotations
 

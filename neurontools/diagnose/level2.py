@@ -1,4 +1,4 @@
-"""Level 2 of neuron-diag: runs the workload on free cores, and judges what it measured."""
+"""Level 2 of neuron-diag: runs the tests on free cores and judges their measurements."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def _run_alone(plan: dict[str, Any], devices: list[Any]) -> None:
 
 
 def _compare_speed(plan: dict[str, Any], devices: list[Any]) -> None:
-    """Times the same product on all cores, in turns, so that a slow moment of the host reaches all of them."""
+    """Times the same product on all cores. The cores take turns, so a slow moment of the host slows all of them."""
     size = plan["speed_size"]
     best = dict.fromkeys(plan["cores"], float("inf"))
     value = torch.full((size, size), 0.5)

@@ -147,7 +147,7 @@ def _cost_lines(cost: TrainingCost) -> list[str]:
 
 
 def what_if_lines(what_ifs: Sequence[WhatIf]) -> list[str]:
-    """Formats the predicted effects of changes, two lines each."""
+    """Returns two lines for each change: its text, and its predicted effect."""
     if not what_ifs:
         return ["what if: no change with a predictable effect applies"]
     rows = [
@@ -214,7 +214,7 @@ def _mfu_text(ratio: float) -> str:
 
 
 def rate_text(value: float) -> str:
-    """Formats a rate: "1,234" from 100 on, else three significant digits."""
+    """Formats a rate: whole numbers from 100 on, such as "1,234"; below 100, three digits, such as "12.3"."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

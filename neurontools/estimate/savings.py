@@ -34,7 +34,7 @@ def find_saving(rule: str, facts: RunFacts) -> Saving | None:
 
 
 def _of_change(beginning: str) -> Callable[[RunFacts], Interval | None]:
-    """Returns a prediction by the estimate of the change whose text starts with `beginning`."""
+    """Returns a function that predicts the saving of one change. The text of the change starts with `beginning`."""
 
     def seconds(facts: RunFacts) -> Interval | None:
         for each in what_ifs(facts.run, facts.hardware, None):

@@ -1,4 +1,4 @@
-"""Reads typed values from the fields that `wire.decode` returns. Raises ValueError for another wire type."""
+"""Reads numbers, texts and inner messages from a decoded message. Raises ValueError for values of another type."""
 
 from __future__ import annotations
 

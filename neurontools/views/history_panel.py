@@ -174,10 +174,10 @@ def _plot_lines(
     rows: int,
     label_of: Callable[[float], str] | None = None,
 ) -> list[Line]:
-    """Draws a curve of shares of `whole` in `rows` lines.
+    """Draws a curve in `rows` lines. Its values are parts of `whole`.
 
-    `style` colours a line by the share in its middle. `label_of` labels the ends of the scale, which then goes from 0
-    to `whole`. Without it, the scale is in percent and fits the curve.
+    With `label_of`, the scale goes from 0 to `whole`, and `label_of` makes the labels of both ends. Without it, the
+    scale is in percent and fits the curve. `style` chooses the colour of a line from the share in its middle.
     """
     known = [value for value in curve.values if value is not None] if whole > 0 else []
     base, top = value_range([min(known) / whole, max(known) / whole] if known and label_of is None else [])

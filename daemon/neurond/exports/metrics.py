@@ -76,7 +76,7 @@ class DaemonMetrics:
     def text(self, *, openmetrics: bool, fleet_only: bool = False) -> CompressibleDocument:
         """Returns the metrics as Prometheus or OpenMetrics text, rendered once per snapshot.
 
-        With `fleet_only`, only those that a view of many hosts and the alert rules read.
+        With `fleet_only`, the text has only the metrics that views of many hosts and the alert rules read.
         """
         snapshot = self._store.latest.snapshot
         form = (openmetrics, fleet_only)

@@ -103,7 +103,7 @@ class Tool:
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the arguments."""
+        """The JSON Schema of the tool's arguments: an object with one property per parameter."""
         return {
             "type": "object",
             "properties": {parameter.name: parameter.schema for parameter in self.parameters},

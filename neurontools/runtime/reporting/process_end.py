@@ -25,12 +25,12 @@ from neurontools.util.signals import defer_signals_here, never_raising_handlers
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LONGEST_SECONDS = 5.0  # for which the main thread waits in a signal handler; then it goes on until the process ends
-# A signal waits until the main thread has stopped. These are the limits if it is inside of a native call, in CPU time
-# of the main thread and of all threads: on a busy host, a thread that can run may wait long for a CPU.
+# A signal waits until the main thread has stopped. If the main thread is inside a native call, the wait has two limits:
+# the CPU time of the main thread, and that of all threads. On a busy host, clock time says little.
 _MAIN_CPU_SECONDS, _ALL_CPU_SECONDS = 1.0, 3.0
-_BLOCKED_SECONDS = 0.3  # for which no other thread could run
+_BLOCKED_SECONDS = 0.3  # the wait also ends if no other thread could run for this time
 _LOOK_SECONDS = 0.02
-_LOCKED_SECONDS = 1.0  # after which the main thread runs the functions itself, if it waits while it holds a lock
+_LOCKED_SECONDS = 1.0  # a main thread that holds a lock waits so long, then runs the functions itself
 _LOCK_SECONDS = 3.0
 _JOIN_SECONDS = 0.1
 

@@ -261,11 +261,11 @@ def weighted_mean(values: Iterable[tuple[float | None, int]]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFilter:
-    """Selects devices or NeuronCores of a host; the default selects everything.
+    """Selects devices and NeuronCores of a host. The default selects everything.
 
-    Selects devices by index, and by PCI address or serial number in `device_names`; all devices if both are empty.
-    Selects `core_count` logical NeuronCores from `first_core` on, under `logical_neuroncore_config` (None: the host's
-    LNC).
+    `device_indices` and `device_names` (PCI addresses or serial numbers) select devices. All are selected if both are
+    empty. `first_core` and `core_count` select logical cores, counted under `logical_neuroncore_config` (None: the
+    host's LNC).
     """
 
     device_indices: frozenset[int] = frozenset()
