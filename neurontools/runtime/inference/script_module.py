@@ -132,8 +132,10 @@ class _TracedFunction(nn.Module):
         super().__init__()
         self.model = model
         self._result = result
+        self.tracer_modules: Any = None
 
     def forward(self, *arguments: Any) -> Any:
+        self.tracer_modules = vars(torch.jit._trace).get("_trace_module_map")
         outputs = self.model([*tensors_of(arguments, "input")])
         return map_structure(self._result, outputs.__getitem__)
 
@@ -183,9 +185,12 @@ def _neuron_module(model: NeuronModel) -> NeuronModule:
 
 def _with_structure(module: Any, arguments: Tuple[Any, ...], result: Any) -> torch.jit.ScriptModule:
     check_dictionaries([result])
-    traced: torch.jit.ScriptModule = torch.jit.trace(
-        _TracedFunction(module, result).eval(), arguments, check_trace=False, strict=False
-    )
+    function = _TracedFunction(module, result).eval()
+    traced: torch.jit.ScriptModule = torch.jit.trace(function, arguments, check_trace=False, strict=False)
+    if function.tracer_modules:
+        # The tracer leaves this dictionary in a reference cycle. It would keep the model loaded until the garbage
+        # collector runs.
+        function.tracer_modules.clear()
     return traced
 
 

@@ -92,7 +92,8 @@ def test_a_traced_model_computes_what_the_cpu_computes_and_is_saved_without_its_
     assert (served.samples_total - counted.samples_total, served.queue_depth) == (6, 0)
     (placement,) = served.placements
     assert placement.weights_bytes == sum(value.nbytes for value in weights_of(model))
-    assert torch_neuronx.trace(Classifier().eval(), first) is not None
+    other = torch_neuronx.trace(Classifier().eval(), first)
+    assert other is not None
     ids = {each.weights_id for each in inference_log.model("Classifier").read().placements}
     assert len(ids) == 2
     assert {path.name for path in (tmp_path / "work").iterdir()} == {"model.hlo.pb", "graph.neff", "command.txt"}
@@ -125,7 +126,13 @@ def test_loads_take_the_cores_in_turn_and_free_their_hbm(torch_neuronx: Any, xla
         for each in loaded[:2]:
             assert torch.equal(each(inputs), expected)
     assert [now - then for now, then in zip(executions(xla), counts, strict=True)] == [1, 1]
-    del traced, loaded, each
+    gc.disable()  # a model is unloaded when the last reference to it goes, and not when the garbage collector runs
+    try:
+        del traced, loaded, each
+    finally:
+        gc.enable()
+    unload_collected()
+    assert constants_bytes(xla) == before
     assert torch.equal(copy.deepcopy(torch.jit.load(tmp_path / "linear.pt"))(inputs), expected)
     torch.jit.load(tmp_path / "linear.pt")(inputs)
     torch_neuronx.trace(model, inputs)(inputs)  # a load frees what is no longer referred to
