@@ -197,11 +197,14 @@ class FaultInjector:
         if request.definition.accepts_part and not self._reports_health:
             raise NoTarget("the driver of these devices reports no component health; simulate trn2.48xlarge or later")
         if request.device_index is not None:
-            if request.device_index >= shape.device_count:
-                present = devices_text(range(shape.device_count))
-                raise NoTarget(f"no device {request.device_index}: this host has {present}")
-            first = request.device_index * shape.cores_per_device
-            return (request.device_index,), frozenset(range(first, first + shape.cores_per_device))
+            ends = (request.device_index, request.peer_device_index)
+            devices = tuple(sorted(index for index in ends if index is not None))
+            for index in devices:
+                if index >= shape.device_count:
+                    present = devices_text(range(shape.device_count))
+                    raise NoTarget(f"no device {index}: this host has {present}")
+            count = shape.cores_per_device
+            return devices, frozenset(core for index in devices for core in range(index * count, (index + 1) * count))
         if request.neuroncore_index is not None:
             count = shape.logical_core_count(shape.default_lnc)
             if request.neuroncore_index >= count:
@@ -390,6 +393,7 @@ class ActiveFault:
             "probability": 1.0 if self.met_total or request.probability is None else request.probability,
             "amount": request.effective_amount,
             "seed": request.seed,
+            "devices": self.device_indices,
         }
         return f"fault {json.dumps(fields, separators=(',', ':'))}\n".encode()
 

@@ -30,6 +30,7 @@ class FaultEffect(StrEnum):
     HAS_FLIPPED_BITS = "has wrong results, without an error"
     IS_SLOW = "takes longer"
     IS_LATE_IN_COLLECTIVES = "takes longer in each collective"
+    HAS_SLOW_LINK = "takes longer in each collective over the link"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class FaultKind:
     * `component`: the part of the device that the driver reports as unhealthy while the fault lasts.
     * `counter`: the driver's status counter that increases for the core.
     * `kernel_error`: the error name in the kernel log.
+    * `accepts_peer`: the fault affects the link to one other device, or all links of its device.
     * `loses_host`: the fault takes down the whole host, so a request names no device, core or process.
     * `log`: lines of the runtime's log. The last line is the error text.
     * `findings`: the kinds of findings (`FindingKind`) that the daemon reports.
@@ -86,6 +88,7 @@ class FaultKind:
     finding_delay_seconds: float = 0.0
     amount: FaultAmount | None = None
     accepts_part: bool = False
+    accepts_peer: bool = False
     source: str = ""
 
     @property
@@ -342,6 +345,14 @@ _ALL = (
         findings=("latency_risen",),
         finding_delay_seconds=_LATENCY_SECONDS,
         amount=FaultAmount("ms", 100, 0.1, 600_000),
+    ),
+    FaultKind(
+        "slow-link",
+        "a NeuronLink over which collectives take longer; all links of the device without a peer",
+        FaultDuration.CONDITION,
+        FaultEffect.HAS_SLOW_LINK,
+        amount=FaultAmount("times as long", 4, 1, 1000),
+        accepts_peer=True,
     ),
     FaultKind(
         "bit-flip",

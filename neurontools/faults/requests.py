@@ -44,6 +44,7 @@ class FaultRequest:
     amount: float | None = None
     part: str | None = None
     seed: int = 0
+    peer_device_index: int | None = None
 
     def __post_init__(self) -> None:
         kind = self.definition
@@ -72,6 +73,17 @@ class FaultRequest:
         if not 0 <= self.seed <= LARGEST_SEED:
             raise ImpossibleFault(f"{self.seed} is no seed; give a whole number from 0 to {LARGEST_SEED}")
         self._check_amount(kind)
+        self._check_peer(kind)
+
+    def _check_peer(self, kind: FaultKind) -> None:
+        if self.peer_device_index is None:
+            return
+        if not kind.accepts_peer:
+            raise ImpossibleFault(f"{kind.name}: it affects no single link; leave the peer out")
+        if self.device_index is None or self.peer_device_index == self.device_index:
+            raise ImpossibleFault(f"{kind.name}: a link connects two devices; give two different ones")
+        if not 0 <= self.peer_device_index <= LARGEST_INDEX:
+            raise ImpossibleFault(f"{self.peer_device_index} is no device")
 
     def _check_amount(self, kind: FaultKind) -> None:
         if self.amount is not None:

@@ -1118,6 +1118,7 @@ class FaultRequest(google.protobuf.message.Message):
     AMOUNT_FIELD_NUMBER: builtins.int
     PART_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
+    PEER_DEVICE_INDEX_FIELD_NUMBER: builtins.int
     kind: builtins.str
     """Kind of the fault, such as "hbm-uncorrectable"; `neuron-fault kinds` lists all kinds."""
     device_index: builtins.int
@@ -1140,6 +1141,8 @@ class FaultRequest(google.protobuf.message.Message):
     """Affected part of the device, with the driver's name, for kinds that affect a part."""
     seed: builtins.int
     """Seed of the random selection. With the same seed, the fault hits the same executions."""
+    peer_device_index: builtins.int
+    """Device at the other end of the link, for kinds that affect a link; absent: all links of the device."""
     def __init__(
         self,
         *,
@@ -1154,9 +1157,10 @@ class FaultRequest(google.protobuf.message.Message):
         amount: builtins.float | None = ...,
         part: builtins.str | None = ...,
         seed: builtins.int = ...,
+        peer_device_index: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_after_executions", b"_after_executions", "_after_seconds", b"_after_seconds", "_amount", b"_amount", "_for_seconds", b"_for_seconds", "_part", b"_part", "_probability", b"_probability", "after_executions", b"after_executions", "after_seconds", b"after_seconds", "amount", b"amount", "device_index", b"device_index", "for_seconds", b"for_seconds", "neuroncore_index", b"neuroncore_index", "part", b"part", "pid", b"pid", "probability", b"probability", "target", b"target"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_after_executions", b"_after_executions", "_after_seconds", b"_after_seconds", "_amount", b"_amount", "_for_seconds", b"_for_seconds", "_part", b"_part", "_probability", b"_probability", "after_executions", b"after_executions", "after_seconds", b"after_seconds", "amount", b"amount", "device_index", b"device_index", "for_seconds", b"for_seconds", "kind", b"kind", "neuroncore_index", b"neuroncore_index", "part", b"part", "pid", b"pid", "probability", b"probability", "seed", b"seed", "target", b"target"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_after_executions", b"_after_executions", "_after_seconds", b"_after_seconds", "_amount", b"_amount", "_for_seconds", b"_for_seconds", "_part", b"_part", "_peer_device_index", b"_peer_device_index", "_probability", b"_probability", "after_executions", b"after_executions", "after_seconds", b"after_seconds", "amount", b"amount", "device_index", b"device_index", "for_seconds", b"for_seconds", "neuroncore_index", b"neuroncore_index", "part", b"part", "peer_device_index", b"peer_device_index", "pid", b"pid", "probability", b"probability", "target", b"target"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_after_executions", b"_after_executions", "_after_seconds", b"_after_seconds", "_amount", b"_amount", "_for_seconds", b"_for_seconds", "_part", b"_part", "_peer_device_index", b"_peer_device_index", "_probability", b"_probability", "after_executions", b"after_executions", "after_seconds", b"after_seconds", "amount", b"amount", "device_index", b"device_index", "for_seconds", b"for_seconds", "kind", b"kind", "neuroncore_index", b"neuroncore_index", "part", b"part", "peer_device_index", b"peer_device_index", "pid", b"pid", "probability", b"probability", "seed", b"seed", "target", b"target"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_after_executions", b"_after_executions"]) -> typing.Literal["after_executions"] | None: ...
     @typing.overload
@@ -1167,6 +1171,8 @@ class FaultRequest(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_for_seconds", b"_for_seconds"]) -> typing.Literal["for_seconds"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_part", b"_part"]) -> typing.Literal["part"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_peer_device_index", b"_peer_device_index"]) -> typing.Literal["peer_device_index"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_probability", b"_probability"]) -> typing.Literal["probability"] | None: ...
     @typing.overload

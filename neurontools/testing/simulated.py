@@ -155,8 +155,8 @@ class SimulatedHost(SimulatedDriver):
         """Injects a fault for the duration of the context.
 
         `parameters` has one of `device`, `core` and `pid`, and optionally `after_executions`, `after_seconds`,
-        `for_seconds`, `probability`, `amount`, `part` and `seed`; see neuron-fault(1). Raises ImpossibleFault (a
-        ValueError) if these arguments contradict each other.
+        `for_seconds`, `probability`, `amount`, `part`, `peer_device_index` and `seed`; see neuron-fault(1). Raises
+        ImpossibleFault (a ValueError) if these arguments contradict each other.
         """
         fault = self.inject(kind, **parameters)
         try:

@@ -149,4 +149,4 @@ def test_a_workload_that_cannot_start_never_looks_like_a_sick_device(start_daemo
 
 def test_every_fault_is_claimed_by_a_test() -> None:
     claimed = {kind for test in TESTS for kind in test.finds}
-    assert claimed | {"host-lost"} == KINDS.keys()
+    assert claimed | {"host-lost", "slow-link"} == KINDS.keys()

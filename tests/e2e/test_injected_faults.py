@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -62,6 +63,19 @@ while True:
     print(time.monotonic() - began, flush=True)
     sys.stdin.readline()
 """
+# Each of two ranks prints the seconds of a collective.
+LINKED = """
+import os, sys, time, torch, torch.distributed as dist, torch_xla.core.xla_model as xm
+device = xm.xla_device()
+dist.init_process_group("xla", store=dist.FileStore("store", 2), rank=int(os.environ["RANK"]), world_size=2)
+value = torch.ones(2**16, device=device)
+while True:
+    dist.all_reduce(value)
+    began = time.monotonic()
+    xm.mark_step()
+    print(time.monotonic() - began, flush=True)
+    sys.stdin.readline()
+"""
 FLIPS = """
 import sys, torch, torch_xla.core.xla_model as xm
 device = xm.xla_device()
@@ -83,6 +97,7 @@ class Training:
             self.process = python_process.popen(
                 [sys.executable, "-m", "neurontools.runtime", str(directory / "train.py")],
                 loaded=python_process.TORCH,
+                cwd=directory,
                 env={
                     **os.environ,
                     "PYTHONPATH": PYTHONPATH,
@@ -96,22 +111,26 @@ class Training:
                 stderr=errors,
                 text=True,
             )
+
+    def read(self) -> str:
+        """Waits for the next result."""
         self.result = self._read()
+        return self.result
 
     def _read(self) -> str:
         assert self.process.stdout is not None
         return str(self.process.stdout.readline().strip())
 
-    def step(self) -> str:
-        """Takes a step; "" when the script has failed."""
+    def begin_step(self) -> None:
         assert self.process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write("\n")
             self.process.stdin.flush()
-        except BrokenPipeError:
-            return ""
-        self.result = self._read()
-        return self.result
+
+    def step(self) -> str:
+        """Takes a step; "" when the script has failed."""
+        self.begin_step()
+        return self.read()
 
     def errors(self) -> str:
         """What was written to standard error."""
@@ -133,6 +152,8 @@ def train(daemon: RunningDaemon, tmp_path: Path) -> Iterator[Train]:
 
     def start(script: str = TRAINS, core: int = 0, **environment: str) -> Training:
         started.append(Training(daemon, tmp_path, script, core, **environment))
+        if "RANK" not in environment:  # a rank waits for the others
+            started[-1].read()
         return started[-1]
 
     yield start
@@ -345,6 +366,24 @@ def test_collectives_are_late_until_they_are_healed(daemon: RunningDaemon, train
     fault_calls.heal(daemon.socket, [fault.number])
     assert training.step()
     assert not fault_calls.list_faults(daemon.socket)
+
+
+def test_a_link_is_slow_only_between_its_devices(daemon: RunningDaemon, train: Train) -> None:
+    ranks = [train(LINKED, core=2 * rank, RANK=str(rank)) for rank in range(2)]
+
+    def seconds() -> float:
+        for rank in ranks:
+            rank.begin_step()
+        return min(float(rank.read()) for rank in ranks)
+
+    assert all(rank.read() for rank in ranks)
+    inject(daemon, "slow-link", device_index=0, peer_device_index=4, amount=1000)
+    usual_seconds = min(seconds() for _ in range(5))
+    inject(daemon, "slow-link", device_index=1, peer_device_index=0, amount=1000)
+    assert seconds() > 20 * usual_seconds
+    faults = {fault.device_indices: fault for fault in fault_calls.list_faults(daemon.socket)}
+    assert {devices: bool(fault.met_total) for devices, fault in faults.items()} == {(0, 4): False, (0, 1): True}
+    assert daemon.snapshot().injected_faults[1].device_indices == (0, 1)
 
 
 def test_bits_flip_silently_and_the_same_ones_for_the_same_seed(daemon: RunningDaemon, train: Train) -> None:

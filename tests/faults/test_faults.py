@@ -171,6 +171,9 @@ SAID: list[tuple[dict[str, Any], str]] = [
     ({"kind": "dma-abort", "device_index": 0, "amount": 2}, "this fault has no amount"),
     ({"kind": "ecc-corrected", "device_index": 0, "amount": 1.5}, "a whole number from 1"),
     ({"kind": "ecc-corrected", "device_index": 0, "after_executions": 3}, "no execution meets it"),
+    ({"kind": "slow-core", "device_index": 0, "peer_device_index": 1}, "it affects no single link"),
+    ({"kind": "slow-link", "device_index": 1, "peer_device_index": 1}, "a link connects two devices"),
+    ({"kind": "slow-link", "neuroncore_index": 1, "peer_device_index": 0}, "a link connects two devices"),
 ]
 
 

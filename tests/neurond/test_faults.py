@@ -283,6 +283,15 @@ def test_a_fault_meets_only_the_cores_it_is_on(host: Host) -> None:
     assert (host.state(number), host.faults.shown[0].met_total) == (FaultState.HOLDS, 0)
 
 
+def test_the_processes_at_both_ends_of_a_link_meet_its_fault(host: Host) -> None:
+    first, last = host.attach("a", 1), host.attach("b", 2)
+    host.inject("slow-link", device_index=1, peer_device_index=0)
+    assert host.faults.shown[0].device_indices == (0, 1)
+    assert [told["devices"] for token in (first, last) for told in host.told_to(token)] == [[0, 1], [0, 1]]
+    with pytest.raises(NoTarget, match="no device 2"):
+        host.inject("slow-link", device_index=1, peer_device_index=2)
+
+
 def test_a_logical_core_of_two_is_counted_on_its_first() -> None:
     host = Host(TRN2)
     token = host.attach("a", 5)

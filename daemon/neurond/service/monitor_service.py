@@ -198,7 +198,7 @@ async def _check_seconds(value: float, name: str, context: Context) -> float:
 MOST_REQUESTS = 1000
 _LONGEST_NAME = 64
 _ACKNOWLEDGE_SECONDS = 1.0  # longest wait for acknowledgements: a process may be stopped, or busy in an operator
-_OPTIONAL = ("after_executions", "after_seconds", "for_seconds", "probability", "amount", "part")
+_OPTIONAL = ("after_executions", "after_seconds", "for_seconds", "probability", "amount", "part", "peer_device_index")
 
 
 class FaultService:

@@ -52,6 +52,7 @@ OPTIONS = (
     Option("probability", "the probability that an execution fails; default: 1", value="P"),
     Option("amount", "the amount, for kinds that have one; the action kinds lists them", value="X"),
     Option("part", "the part of the device, for kinds that affect only a part", value="NAME"),
+    Option("peer", "the device at the other end of the link, for kinds that affect a link", value="N"),
     Option("seed", "the seed of --probability; the same seed fails the same executions; default: 0", value="N"),
     Option("dry-run", "with plan: print the planned faults and inject none"),
     Option("hostfile", "of plan: on the hosts of this file, as of neuron-fleet-sim", value="FILE", completes=FILES),
@@ -92,6 +93,7 @@ _WHOLE_FIELDS = {
     "pid": "pid",
     "after-executions": "after_executions",
     "seed": "seed",
+    "peer": "peer_device_index",
 }
 _NUMBER_FIELDS = {"after": "after_seconds", "for": "for_seconds", "probability": "probability", "amount": "amount"}
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import platform
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -185,6 +186,8 @@ _groups: list[Any] = []
 _sizes: list[int] = []  # sizes of the groups as plain numbers, because Dynamo can't call a group's size()
 _own_rank: list[int] = []  # the rank of this process in group 0; empty before group 0 exists
 _stores: list[Any] = []
+_device_stores: list[Any] = []  # for each group, the store with the devices of its ranks
+_published: set[int] = set()  # numbers of the groups whose store has the device of this rank
 _subgroups: dict[tuple[int, ...], int] = {}
 
 
@@ -194,11 +197,12 @@ def prefix_store_of_start(store: Any) -> Any:
 
 
 def add_process_group(group: Any, store: Any) -> int:
-    """Adds a group and returns its number. Keeps the rendezvous store of the first group."""
+    """Adds a group and returns its number. `store` belongs to the group; the first one is the rendezvous store."""
     if not _groups:
         _stores.append(store)
         _own_rank.append(int(group.rank()))
     _groups.append(group)
+    _device_stores.append(dist.PrefixStore("neuron-device", store))
     _sizes.append(int(group.size()))
     return len(_groups) - 1
 
@@ -212,6 +216,27 @@ def _destroy_groups() -> None:
     """
     _groups.clear()
     _sizes.clear()
+
+
+def publish_device(number: int, device_index: int) -> None:
+    """Tells the other ranks of a group on which device of its host this rank is. Only the first call has an effect."""
+    if number not in _published and _sizes[number] > 1:
+        _published.add(number)
+        _device_stores[number].set(str(_groups[number].rank()), f"{_host_name()} {device_index}")
+
+
+def devices_of_peers(number: int, rank: int | None = None) -> frozenset[int]:
+    """Returns the devices of the other ranks of a group on this host, or of one rank, as far as they are published."""
+    store, own = _device_stores[number], _groups[number].rank()
+    ranks = [rank] if rank is not None else [other for other in range(_sizes[number]) if other != own]
+    published = [str(store.get(key), "utf-8") for key in map(str, ranks) if store.check([key])]
+    places = [place.rpartition(" ") for place in published]
+    return frozenset(int(index) for host, _, index in places if host == _host_name())
+
+
+def _host_name() -> str:
+    """Returns a name that ranks share if one daemon serves them. A computer may simulate several hosts."""
+    return f"{platform.node()} {os.environ.get('NEURONTOOLS_SOCKET', '')}"
 
 
 def rendezvous_store() -> Any:
@@ -270,7 +295,7 @@ def join_subgroup(groups: Sequence[Sequence[int]] | None) -> int:
     if members not in _subgroups:
         prefixed = dist.PrefixStore(f"neuron-{members}", _stores[0])
         _subgroups[members] = add_process_group(
-            dist.ProcessGroupGloo(prefixed, members.index(rank), len(members), _TIMEOUT), _stores[0]
+            dist.ProcessGroupGloo(prefixed, members.index(rank), len(members), _TIMEOUT), prefixed
         )
     return _subgroups[members]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +25,11 @@ from neurontools.util.version import __version__
 
 collective_hooks: list[Callable[[], None]] = []
 """Functions that apply faults before each collective; usually none. Callers hold the runtime's lock."""
+transfer_hooks: list[Callable[[float, Callable[[], Collection[int]]], None]] = []
+"""Functions that slow down each collective after its end; usually none. Callers hold the runtime's lock.
+
+A function receives the seconds of the transfer, and a function that returns the devices of the other ranks.
+"""
 _IN_COLLECTIVES = (FaultEffect.HANGS_IN_COLLECTIVE, FaultEffect.IS_LATE_IN_COLLECTIVES)
 
 ProgramRun = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generator], list[Tensor]]
@@ -55,7 +60,7 @@ class _FaultyRun:
         Raises ExecutionFailed if a fault makes the execution fail, either before the program runs or in a collective.
         """
         for fault in self.due_faults:
-            if fault.kind.effect in _IN_COLLECTIVES:
+            if fault.kind.effect in (*_IN_COLLECTIVES, FaultEffect.HAS_SLOW_LINK):
                 continue
             self.faults.report_begin(fault, self.core)
             if fault.kind.effect is FaultEffect.FAILS:
@@ -66,10 +71,16 @@ class _FaultyRun:
         collective_hooks[:] = [
             partial(self._in_collective, fault) for fault in self.due_faults if fault.kind.effect in _IN_COLLECTIVES
         ]
+        transfer_hooks[:] = [
+            partial(self._after_transfer, fault)
+            for fault in self.due_faults
+            if fault.kind.effect is FaultEffect.HAS_SLOW_LINK
+        ]
         try:
             outputs = self.program.run(inputs, scalars, hosts, generator)
         finally:
             collective_hooks.clear()
+            transfer_hooks.clear()
         seconds = time.perf_counter() - began
         for fault in self.due_faults:
             if fault.kind.effect is FaultEffect.HAS_NAN:
@@ -87,6 +98,15 @@ class _FaultyRun:
             fault.over.wait((fault.amount or 0.0) * 1e-3)
         elif not fault.over.wait(self.timeout_seconds):
             raise self._failure(fault)
+
+    def _after_transfer(self, fault: ArmedFault, seconds: float, peer_devices: Callable[[], Collection[int]]) -> None:
+        """Makes a transfer over the fault's link take `amount` times as long. Other transfers stay as they are."""
+        device, _ = fault.places[self.core]
+        other_ends = fault.devices - {device}
+        peers = frozenset(peer_devices()) - {device}
+        if peers & other_ends if other_ends else peers:
+            self.faults.report_begin(fault, self.core)
+            fault.over.wait(seconds * ((fault.amount or 1.0) - 1.0))
 
     def _flip(self, fault: ArmedFault, results: Sequence[Tensor]) -> None:
         """Flips random bits of a random result. The same seed flips the same bits."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,12 +19,14 @@ from neurontools.runtime.execution.gloo import (
     REDUCTIONS,
     CollectiveFailed,
     add_process_group,
+    devices_of_peers,
     group_of,
     has_joined_world,
     prefix_store_of_start,
+    publish_device,
     run_collective,
 )
-from neurontools.runtime.execution.injection import collective_hooks
+from neurontools.runtime.execution.injection import collective_hooks, transfer_hooks
 from neurontools.runtime.execution.policy import ExecutionFailed, deadline
 from neurontools.runtime.execution.rank_threads import current_membership, recorded_rank, run_alone
 from neurontools.runtime.operators.operator import DeviceOperator, operators
@@ -32,6 +35,7 @@ from neurontools.runtime.tensors.buffers import Core, Tensor, buffers
 from neurontools.runtime.tensors.device import device
 
 _registered: set[str] = set()
+_POINT_TO_POINT = ("send", "receive")
 
 
 def register_backend() -> None:
@@ -266,8 +270,13 @@ def _run_in_graph(
     step_clock.latest_collective = kind
     entry = step_clock.open(COLLECTIVE, started)
     wait_seconds = None
+    publish_device(group, device.current.memory.device_index)
     try:
+        began = time.perf_counter()
         wait_seconds = run_collective(kind, group, nbytes, outputs, inputs, reduction, root)
+        transfer_seconds = time.perf_counter() - began - wait_seconds
+        for slow_down in transfer_hooks:
+            slow_down(transfer_seconds, partial(devices_of_peers, group, root if kind in _POINT_TO_POINT else None))
     finally:
         ended = time.perf_counter()
         step_clock.close_collective(entry, ended, ended - started if wait_seconds is None else wait_seconds)

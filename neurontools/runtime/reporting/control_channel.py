@@ -113,16 +113,29 @@ class CaptureRequests:
 class ArmedFault:
     """An injected fault that will hit executions of this process.
 
-    `places` maps each local core to its device and its position on the device. `over` is an event that is set when the
+    `places` maps each local core to its device and its position on the device. `devices` are all devices of the fault,
+    such as both ends of a link. `over` is an event that is set when the
     fault ends or is healed.
     """
 
-    __slots__ = ("amount", "executions_left", "has_begun", "kind", "number", "over", "places", "probability", "random")
+    __slots__ = (
+        "amount",
+        "devices",
+        "executions_left",
+        "has_begun",
+        "kind",
+        "number",
+        "over",
+        "places",
+        "probability",
+        "random",
+    )
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self.number = int(fields["number"])
         self.kind: FaultKind = KINDS[fields["kind"]]
         self.places = {int(core): (int(device), int(position)) for core, device, position in fields["cores"]}
+        self.devices = frozenset(int(device) for device in fields.get("devices", ()))
         self.executions_left = int(fields["after_executions"])
         self.probability = float(fields["probability"])
         self.amount = None if fields["amount"] is None else float(fields["amount"])
