@@ -43,14 +43,14 @@ class PrivatePart:
     is_of_driver: bool = True
 
 
-def _import_optional(module: str, name: str) -> Any:
+def import_optional(module: str, name: str) -> Any:
     try:
         return getattr(import_module(module), name, None)
     except ImportError:
         return None
 
 
-def _uses_attribute(owner: type[Any] | None, name: str) -> Callable[[], bool]:
+def uses_attribute(owner: type[Any] | None, name: str) -> Callable[[], bool]:
     """Returns a function that tests whether a class or its bases define an attribute or use it in a method."""
 
     def is_present() -> bool:
@@ -61,16 +61,16 @@ def _uses_attribute(owner: type[Any] | None, name: str) -> Callable[[], bool]:
     return is_present
 
 
-_XTermParser = _import_optional("textual._xterm_parser", "XTermParser")
-_WriterThread = _import_optional("textual.drivers._writer_thread", "WriterThread")
-_textual_character_to_key = _import_optional("textual.keys", "_character_to_key")
+_XTermParser = import_optional("textual._xterm_parser", "XTermParser")
+_WriterThread = import_optional("textual.drivers._writer_thread", "WriterThread")
+textual_character_to_key = import_optional("textual.keys", "_character_to_key")
 _OWN_DRIVER = "Textual's own driver reads and writes the terminal"
 
 PRIVATE_PARTS = (
     PrivatePart("textual._xterm_parser.XTermParser", lambda: _XTermParser is not None, _OWN_DRIVER),
-    PrivatePart("WriterThread._queue", _uses_attribute(_WriterThread, "_queue"), _OWN_DRIVER),
+    PrivatePart("WriterThread._queue", uses_attribute(_WriterThread, "_queue"), _OWN_DRIVER),
     *(
-        PrivatePart(f"LinuxDriver.{name}", _uses_attribute(LinuxDriver, name), _OWN_DRIVER)
+        PrivatePart(f"LinuxDriver.{name}", uses_attribute(LinuxDriver, name), _OWN_DRIVER)
         for name in (
             "_app",
             "_disable_mouse_support",
@@ -85,13 +85,13 @@ PRIVATE_PARTS = (
     ),
     PrivatePart(
         "Widget._styles_cache",
-        _uses_attribute(Widget, "_styles_cache"),
+        uses_attribute(Widget, "_styles_cache"),
         "Widget.refresh draws the whole widget again",
         is_of_driver=False,
     ),
     PrivatePart(
         "textual.keys._character_to_key",
-        lambda: _textual_character_to_key is not None,
+        lambda: textual_character_to_key is not None,
         "the key name is made from the Unicode name of the character",
         is_of_driver=False,
     ),
@@ -114,8 +114,8 @@ def driver_class(*, continues: bool) -> type[Driver] | None:
 
 def character_to_key(character: str) -> str:
     """Returns Textual's name of the key that types a character, such as `a`, `slash` or `left_square_bracket`."""
-    if _textual_character_to_key is not None:
-        key: str = _textual_character_to_key(character)
+    if textual_character_to_key is not None:
+        key: str = textual_character_to_key(character)
         return key
     if character.isalnum():
         return character

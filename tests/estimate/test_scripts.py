@@ -39,7 +39,7 @@ del held
 """
 SLOW_HOST = """
 import neurontools.runtime.launch.summary, time
-neurontools.runtime.launch.summary._started -= 31  # as if it had prepared for half a minute
+neurontools.runtime.launch.summary.started_at_seconds -= 31  # as if it had prepared for half a minute
 class SlowRows(torch.utils.data.Dataset):
     def __len__(self): return 48
     def __getitem__(self, index):

@@ -64,7 +64,7 @@ def test_counters_that_wait_for_the_drivers_next_update_count_as_measured_when_t
     drivers: Drivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a busy core would be idle in the one interval and twice as busy in the next."""
-    monkeypatch.setattr("neurond.sources.sysfs.device_reader._PATIENCE_SECONDS", float("inf"))
+    monkeypatch.setattr("neurond.sources.sysfs.device_reader.UPDATE_PATIENCE_SECONDS", float("inf"))
     tree = drivers.tree("trn1.2xlarge")
     tree.set_processes(process_on(PID, "python", cores=(0,), runtime_version="2.34.10"))
     source = drivers.source(tree)
@@ -76,7 +76,7 @@ def test_counters_that_wait_for_the_drivers_next_update_count_as_measured_when_t
     assert (core_of(source, 1).measured_at_seconds or 0) > (idle.measured_at_seconds or 0)
     tree.set_core(0, executions_total=8, flop_total=14)
     assert (core_of(source).measured_at_seconds or 0) > (moved.measured_at_seconds or 0)
-    monkeypatch.setattr("neurond.sources.sysfs.device_reader._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("neurond.sources.sysfs.device_reader.UPDATE_PATIENCE_SECONDS", 0.0)
     assert (core_of(source).measured_at_seconds or 0) > (again.measured_at_seconds or 0)
 
 

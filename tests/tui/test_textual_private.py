@@ -26,12 +26,12 @@ def test_without_a_part_of_the_driver_textual_uses_its_own(part: PrivatePart, mo
 
 
 def test_an_absent_name_is_found_missing() -> None:
-    assert not textual_private._uses_attribute(Widget, "_no_such_attribute")()
-    assert textual_private._import_optional("textual._no_such_module", "Parser") is None
+    assert not textual_private.uses_attribute(Widget, "_no_such_attribute")()
+    assert textual_private.import_optional("textual._no_such_module", "Parser") is None
 
 
 def test_key_names_without_the_private_function(monkeypatch: pytest.MonkeyPatch) -> None:
     typed = string.ascii_letters + string.digits + "[]{}/?<>\\é"
     expected = {character: character_to_key(character) for character in typed}
-    monkeypatch.setattr(textual_private, "_textual_character_to_key", None)
+    monkeypatch.setattr(textual_private, "textual_character_to_key", None)
     assert {character: character_to_key(character) for character in typed} == expected

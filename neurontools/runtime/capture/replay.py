@@ -19,7 +19,7 @@ from neurontools.runtime.reporting.stderr_lines import warn_once
 from neurontools.runtime.tensors.buffers import Buffer, Core, Graph, Tensor, buffers
 from neurontools.runtime.tensors.device import device
 
-_MAX_TRACES = 32
+MAX_TRACES = 32
 _MAX_BACKOFF_EXPONENT = 6
 _MIN_CALLS = 4
 
@@ -172,7 +172,7 @@ class TraceReplayer:
             entry.trace = Trace(core, observed, graph.key, graph.buffers, alive, program, self.output, self)
             if entry not in self._entries:
                 self._entries.append(entry)
-            if len(self._entries) > _MAX_TRACES:
+            if len(self._entries) > MAX_TRACES:
                 self.drop_trace(self._entries.popleft())
 
     def expect_next(self, core: Core, entry: TraceCacheEntry) -> None:

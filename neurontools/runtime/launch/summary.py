@@ -31,7 +31,7 @@ from neurontools.util.directory import Directory
 _FILE_INTERVAL_SECONDS = 1.0
 _MOST_PLACES = 64
 _DEPRECATED = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
-_started = time.perf_counter()
+started_at_seconds = time.perf_counter()
 
 
 def build_summary() -> dict[str, Any]:
@@ -56,7 +56,7 @@ def build_summary() -> dict[str, Any]:
         "start_run_delay_seconds": steps.start_run_delay_seconds,
         "training_run_delay_seconds": steps.training_run_delay_seconds(),
         "cores": [core.global_index for core in cores],
-        "wall_seconds": time.perf_counter() - _started,
+        "wall_seconds": time.perf_counter() - started_at_seconds,
         "steps_total": steps.steps_total,
         "samples_total": steps.samples_total if steps.batches_total else None,
         "steady_state": _steady_state_totals(),

@@ -19,6 +19,13 @@ from tests.harness.restarted_daemon import RestartedDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
+@pytest.fixture
+def no_timed_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reporter sends its first report, and then those that `flush` asks for."""
+    for bound in ("SHORTEST", "LONGEST"):
+        monkeypatch.setattr(f"neurontools.runtime.reporting.reporter.{bound}_INTERVAL_SECONDS", 600.0)
+
+
 def test_cores_held_by_another_are_refused_in_the_words_of_the_original(
     daemon: RestartedDaemon, reporters: list[Reporter]
 ) -> None:
@@ -116,23 +123,21 @@ def test_killed_and_restarted_daemon_has_the_same_cores_and_counts(
     assert reporter.dropped_reports >= 2
 
 
+@pytest.mark.usefixtures("no_timed_reports")  # the other process must ask first
 def test_cores_taken_by_another_after_a_restart_are_asked_for_until_they_are_free(
     daemon: RestartedDaemon, reporters: list[Reporter], capsys: pytest.CaptureFixture[str]
 ) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_VISIBLE_CORES="0-1")
     wait_until(reporter.flush)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reporter, "_interval_seconds", 600.0)  # only as flush asks: the other one must come first
-        wait_until(reporter.flush)
-        daemon.kill()
-        daemon.start()
-        other = holder(daemon.socket, NEURON_RT_VISIBLE_CORES="1")
-        for _ in range(3):
-            assert not reporter.flush(10)
-        assert "not available - Requested:nc0-nc1" in str(reporter.last_error)
-        assert capsys.readouterr().err.count("\n") == 1
-        end(other)
-        wait_until(reporter.flush)
+    daemon.kill()
+    daemon.start()
+    other = holder(daemon.socket, NEURON_RT_VISIBLE_CORES="1")
+    for _ in range(3):
+        assert not reporter.flush(10)
+    assert "not available - Requested:nc0-nc1" in str(reporter.last_error)
+    assert capsys.readouterr().err.count("\n") == 1
+    end(other)
+    wait_until(reporter.flush)
     assert daemon.reported(PID).neuroncore_indices == (0, 1)
 
 
@@ -170,23 +175,22 @@ def test_the_end_of_a_process_does_not_wait_for_a_daemon_that_never_answered(
     wait_until(lambda: daemon.owners() == ())
 
 
+@pytest.mark.usefixtures("no_timed_reports")
 def test_a_reporter_that_gets_no_descriptors_resumes_when_it_does(
     daemon: RestartedDaemon, reporters: list[Reporter]
 ) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reporter, "_interval_seconds", 600.0)  # only as flush asks
-        wait_until(reporter.flush)
-        daemon.kill()
-        daemon.start()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-        try:
-            assert not reporter.flush(10)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert "Too many open files" in str(reporter.last_error)
-        wait_until(reporter.flush)
+    wait_until(reporter.flush)
+    daemon.kill()
+    daemon.start()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        assert not reporter.flush(10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "Too many open files" in str(reporter.last_error)
+    wait_until(reporter.flush)
     assert daemon.reported(PID).neuroncore_indices == (0,)
 
 

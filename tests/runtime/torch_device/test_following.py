@@ -138,7 +138,7 @@ def test_executions_flops_and_bytes_are_counted_as_of_recorded_steps(xla: Any) -
 
 @pytest.mark.parametrize("most", [1, 2, 32])
 def test_graphs_that_take_turns_are_followed_in_turn(xla: Any, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(replay, "_MAX_TRACES", most)
+    monkeypatch.setattr(replay, "MAX_TRACES", most)
     value, results = torch.arange(6.0), []
     there = value.to("xla")
 

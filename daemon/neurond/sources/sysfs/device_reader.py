@@ -49,7 +49,7 @@ _MAX_REASON_CHARACTERS = 200
 _MAX_COMPONENTS = 16
 # The driver updates counters at intervals. So unchanged counters keep their earlier measuring time for this long.
 # Otherwise a busy core could look idle in one interval and twice as busy in the next.
-_PATIENCE_SECONDS = 2.0
+UPDATE_PATIENCE_SECONDS = 2.0
 
 _MEMORY_COUNT = len(DEVICE_MEMORY_CATEGORIES)
 _STATUS_END = _MEMORY_COUNT + len(STATUS_COUNTERS)
@@ -255,7 +255,7 @@ class DeviceReader:
             self._moved_at[position] = at
             return at
         moved_at = self._moved_at[position]
-        return at if moved_at is None or at - moved_at >= _PATIENCE_SECONDS else before[1].measured_at_seconds
+        return at if moved_at is None or at - moved_at >= UPDATE_PATIENCE_SECONDS else before[1].measured_at_seconds
 
     def _record_decreases(self, position: int, before: tuple[int | None, ...], now: tuple[int | None, ...]) -> None:
         for slot in range(_MEMORY_COUNT, len(_CORE_PATHS)):
