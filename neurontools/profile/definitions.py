@@ -186,7 +186,8 @@ class OperatorDefinition:
     bfloat16[64,512], or "". `stack` is an index of `Profile.stacks`, None if unknown; a backward operator has the stack
     of its forward operator. `scope` names the modules around the operator, outermost first, such as
     Bert/encoder/Linear, or the optimizer: AdamW.step. `compute_type` is the element type of the device's
-    multiplications.
+    multiplications. `peers` are the ranks to which a collective sends data, and `sent_bytes` the bytes for each of them
+    per execution (see `collective_traffic`); both are empty for other operators.
     """
 
     graph: int
@@ -200,6 +201,8 @@ class OperatorDefinition:
     stack: int | None
     scope: str
     is_backward: bool
+    peers: tuple[int, ...] = ()
+    sent_bytes: tuple[int, ...] = ()
 
     @property
     def phase(self) -> Phase:

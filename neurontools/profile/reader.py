@@ -145,7 +145,7 @@ class _ChunkReader:
             places = [SourceLine(*parts) for parts in document["places"]]
             graphs = [GraphDefinition(*parts) for parts in document["graphs"]]
             operators = [
-                OperatorDefinition(graph, position, name, Engine(engine), *rest)
+                OperatorDefinition(graph, position, name, Engine(engine), *map(_frozen, rest))
                 for graph, position, name, engine, *rest in document["operators"]
             ]
             for kind, values in ((SourceLine, places), (GraphDefinition, graphs), (OperatorDefinition, operators)):
@@ -231,6 +231,8 @@ class _ChunkReader:
             if graph.stack is not None and not 0 <= graph.stack < stacks:
                 raise DamagedProfile("a graph with a stack that isn't there")
         for operator in self.operators:
+            if len(operator.peers) != len(operator.sent_bytes):
+                raise DamagedProfile("an operator that sends data to unknown ranks")
             if not 0 <= operator.graph < graphs or (operator.stack is not None and not 0 <= operator.stack < stacks):
                 raise DamagedProfile("an operator with a graph or stack that isn't there")
 
@@ -241,7 +243,7 @@ def _parse_known_fields(text: bytes, kind: type[T], section: str) -> T:
         document = json.loads(text)
         known: dict[str, Any] = {key: found for key, found in document.items() if key in kind.__slots__}
         for key, found in known.items():
-            known[key] = tuple(found) if isinstance(found, list) else found
+            known[key] = _frozen(found)
         value = kind(**known)
         _check_types(value, kind)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -275,6 +277,10 @@ def _check_types(value: Any, kind: type[Any]) -> None:
         for part in parts:
             if not isinstance(part, int) or not -(1 << 63) <= part < 1 << 63:
                 raise TypeError(name)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _check_index(number: Any) -> int:

@@ -17,6 +17,7 @@ from neurontools.profile.analysis.memory import MemoryPeak
 from neurontools.profile.analysis.operators import GraphUse, OperatorUse
 from neurontools.profile.analysis.report import RankReport
 from neurontools.profile.analysis.steps import NS_PER_SECOND, SlowStep, TimeSplit
+from neurontools.profile.analysis.topology import LinkKind, LinkUse, RankPlace
 from neurontools.profile.analysis.verdict import Bound, find_verdict
 from neurontools.profile.definitions import ENGINE_NAMES, Phase
 from neurontools.util.formats import copy_fields, csv_line, foreign_cell, json_text
@@ -89,6 +90,7 @@ class RankPart:
     host: str
     pid: int
     cores: tuple[int, ...]
+    devices: tuple[int, ...]  # devices of `cores`; empty if the instance type is unknown
     began_at: str | None
     has_ended: bool
     is_damaged: bool
@@ -160,6 +162,21 @@ class CollectivePart:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkPart:
+    """The bytes that moved over a link. Collectives are calculated for rings in the order of the ranks.
+
+    Data between devices counts in both directions; copies between host and device go from `source` to `target`.
+    """
+
+    kind: LinkKind | None
+    source_host: str
+    source_device: int | None  # null: the host itself, or an unknown device
+    target_host: str
+    target_device: int | None
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class CausePart:
     """A cause of the duration of a step; `seconds` is per step, or of the whole profile if it has no steps."""
 
@@ -209,6 +226,7 @@ class ProfileDocument:
     operators: tuple[OperatorPart, ...]
     graphs: tuple[GraphPart, ...]
     collectives: tuple[CollectivePart, ...]
+    links: tuple[LinkPart, ...]  # the most bytes first
 
 
 def profile_document(report: RunReport) -> ProfileDocument:
@@ -225,7 +243,7 @@ def profile_document(report: RunReport) -> ProfileDocument:
         verdict=_verdict_part(report),
         split=_split_part(report.split),
         seconds_by_phase=_named_seconds(report.seconds_by_phase),
-        ranks=tuple(map(_rank_part, report.ranks)),
+        ranks=tuple(map(_rank_part, report.ranks, report.topology.ranks)),
         modules=tuple(ModulePart(use.name or None, _named_seconds(use.seconds), use.flops) for use in report.modules),
         operators=tuple(map(_operator_part, report.operators)),
         graphs=tuple(map(_graph_part, report.graphs)),
@@ -233,6 +251,7 @@ def profile_document(report: RunReport) -> ProfileDocument:
             CollectivePart(use.name, use.count, use.seconds, use.bytes, tuple(use.seconds_by_rank))
             for use in report.collectives
         ),
+        links=tuple(map(_link_part, report.topology.links)),
     )
 
 
@@ -265,7 +284,12 @@ def _split_part(split: TimeSplit) -> SplitPart:
     return copy_fields(SplitPart, split)
 
 
-def _rank_part(rank: RankReport) -> RankPart:
+def _link_part(link: LinkUse) -> LinkPart:
+    source, target = link.source, link.target
+    return LinkPart(link.kind, source.host, source.device, target.host, target.device, link.bytes)
+
+
+def _rank_part(rank: RankReport, place: RankPlace) -> RankPart:
     metadata, state, times = rank.profile.metadata, rank.profile.state, rank.times
     return copy_fields(
         RankPart,
@@ -273,6 +297,7 @@ def _rank_part(rank: RankReport) -> RankPart:
         metadata,
         state,
         rank=rank.number,
+        devices=place.devices,
         began_at=_moment(metadata.began_ns),
         is_damaged=rank.profile.is_damaged,
         steps_total=len(rank.profile.steps),

@@ -20,7 +20,7 @@ from neurontools.profile.analysis.operators import (
 )
 from neurontools.profile.analysis.report import CollectiveUse, RankReport
 from neurontools.profile.analysis.steps import SlowStep
-from neurontools.profile.analysis.topology import find_topology
+from neurontools.profile.analysis.topology import LinkKind, LinkUse, Place, Topology
 from neurontools.profile.analysis.verdict import find_verdict
 from neurontools.profile.definitions import ENGINE_NAMES, Phase
 from neurontools.util.terminal import escape_controls
@@ -75,6 +75,7 @@ def profile_page(report: RunReport, width: int, glyphs: Glyphs, most: int) -> Te
         graph_lines(report, width, glyphs, most),
         memory_lines(report, width, glyphs, most),
         collective_lines(report, width, glyphs),
+        link_lines(report.topology, width, glyphs, most),
     ):
         if lines:
             page.add_lines((), *lines)
@@ -141,9 +142,9 @@ def title_lines(report: RunReport, width: int) -> list[Line]:
 
 
 def _topology_texts(report: RunReport) -> Iterator[str]:
-    """Yields the devices of the ranks, and the link and the bytes of their collectives; nothing for one rank."""
-    topology = find_topology(report.profiles)
-    if topology.link is None:
+    """Yields the devices of the ranks, and the bytes of their collectives by link; nothing for one rank."""
+    topology = report.topology
+    if len(topology.ranks) < 2:
         return
     ranks_by_place: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for rank in topology.ranks:
@@ -155,8 +156,18 @@ def _topology_texts(report: RunReport) -> Iterator[str]:
         f"{f' of {printable_name(host)}' if has_several_hosts else ''}"
         for (host, devices), ranks in ranks_by_place.items()
     ]
-    moved_bytes = sum(rank.collective_bytes for rank in topology.ranks)
-    yield f"{', '.join(places)}; collectives move {bytes_text(moved_bytes)} {topology.link}"
+    yield ", ".join(places)
+    sizes = [f"{bytes_text(size)} {_LINK_TEXTS[kind]}" for kind, size in topology.collective_bytes.items()]
+    if sizes:
+        yield f"collectives send {', '.join(sizes)}"
+
+
+_LINK_TEXTS = {
+    LinkKind.DEVICE: "within devices",
+    LinkKind.NEURONLINK: "over NeuronLink",
+    LinkKind.NETWORK: "over the network",
+    None: "over unknown links",
+}
 
 
 def verdict_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
@@ -469,6 +480,41 @@ def collective_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line
         shown_text = f"straggler: rank {straggler.number} waits least in collectives ({ratio} of its time)"
         lines.append(text_line(shown_text, width, "warn"))
     return lines
+
+
+def link_lines(topology: Topology, width: int, glyphs: Glyphs, most: int) -> list[Line]:
+    """Draws the table of the bytes that moved over each link, the most first; [] if none were recorded."""
+    if not topology.links:
+        return []
+    columns = fitting_columns(_LINK_COLUMNS, width)
+    lines = [section_heading("Links", LINK_NOTE, width, glyphs), title_line(columns, width)]
+    lines += [row_line(columns, link, width) for link in topology.links[:most]]
+    rest = topology.links[most:]
+    if rest:
+        size = bytes_text(sum(link.bytes for link in rest))
+        lines.append(text_line(f"{glyphs.ellipsis} {counted(len(rest), 'more link')}, {size}", width, "dim"))
+    return lines
+
+
+LINK_NOTE = "collectives calculated for rings in the order of the ranks"
+
+
+def place_text(place: Place) -> str:
+    """Returns the host and the device of a place as printable text, such as "vm, device 3"."""
+    device = "" if place.device is None else f", device {place.device}"
+    return f"{printable_name(place.host)}{device}"
+
+
+def link_kind_text(link: LinkUse) -> str:
+    return UNKNOWN if link.kind is None else link.kind.value
+
+
+_LINK_COLUMNS: tuple[TableColumn[LinkUse], ...] = (
+    TableColumn("BYTES", 10, 0, lambda link: bytes_text(link.bytes)),
+    TableColumn("LINK", 18, 0, link_kind_text, True),
+    TableColumn("FROM", 28, 0, lambda link: place_text(link.source), True),
+    TableColumn("TO", 0, 0, lambda link: place_text(link.target), True),
+)
 
 
 def category_text(category: str) -> str:

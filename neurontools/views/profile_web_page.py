@@ -48,12 +48,15 @@ from neurontools.views.profile_charts import (
     stacked_column_chart,
 )
 from neurontools.views.profile_report import (
+    LINK_NOTE,
     OPERATOR_ORDERS,
     cached_text,
     category_text,
     flop_text,
+    link_kind_text,
     operator_label,
     place_label,
+    place_text,
     slow_step_text,
 )
 
@@ -94,6 +97,7 @@ def profile_web_page(report: RunReport) -> str:
         *_operator_section(report),
         *_memory_section(report),
         *_collective_section(report),
+        *_link_section(report),
         *_graph_section(report),
         element("p", f"made by neuron-profile {__version__}", class_="dim"),
     )
@@ -324,6 +328,36 @@ def _collective_section(report: RunReport) -> Iterator[Markup]:
                 *((duration_text(seconds), "") for seconds in (use.seconds_by_rank if several else ())),
             ]
             for use in report.collectives
+        ],
+    )
+
+
+def _link_section(report: RunReport) -> Iterator[Markup]:
+    topology = report.topology
+    if not topology.links:
+        return
+    yield element("h2", "Ranks and links")
+    rows = [
+        [
+            (str(rank.rank), ""),
+            (rank.host, "text"),
+            (ranges_text(rank.devices) if rank.devices else UNKNOWN, ""),
+            (ranges_text(rank.cores) if rank.cores else UNKNOWN, ""),
+        ]
+        for rank in topology.ranks
+    ]
+    yield _table(["rank", "host", "devices", "cores"], rows)
+    yield element("p", LINK_NOTE, class_="dim")
+    yield _table(
+        ["bytes", "link", "from", "to"],
+        [
+            [
+                (bytes_text(link.bytes), ""),
+                (link_kind_text(link), "text"),
+                (place_text(link.source), "text"),
+                (place_text(link.target), "text"),
+            ]
+            for link in topology.links
         ],
     )
 

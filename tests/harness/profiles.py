@@ -93,6 +93,10 @@ def profiles(draw: st.DrawFn) -> Profile:
             OperatorDefinition,
             *(st.just(number), sizes, _texts, st.sampled_from(Engine), sizes, sizes, _texts, st.none() | _texts),
             *(stack_numbers, _texts, st.booleans()),
+        ) | st.builds(
+            OperatorDefinition,
+            *(st.just(number), sizes, _texts, st.just(Engine.COLLECTIVES), sizes, sizes, _texts, st.none()),
+            *(stack_numbers, _texts, st.just(False), st.just((1, 2)), st.tuples(sizes, sizes)),
         )
         operators += draw(st.lists(operator, min_size=count, max_size=count))
     executions = []

@@ -21,6 +21,7 @@ from neurontools.profile import (
     SpanKind,
     TrainingStep,
 )
+from neurontools.profile.collective_traffic import sent_bytes
 from neurontools.profile.definitions import ALLOCATED, FREED
 from neurontools.profile.profile import GraphTotal, OperatorTotal, SpanTotal
 from tests.harness.profiles import METADATA
@@ -35,6 +36,7 @@ _FORWARD = (
 _LOSS = (SourceLine("/home/me/train.py", 20, "loss"),)
 _STEP = (SourceLine("/home/me/train.py", 31, "<module>"),)
 # An operator: its name, engine, FLOPs, bytes, stack, modules, whether it is of the backward pass, nanoseconds.
+_REDUCED_BYTES = 32_000
 _OPERATORS = (
     ("aten::mm", Engine.TENSOR, 4_000_000, 96_000, 0, "Net/encoder/Linear", False, 200_000),
     ("aten::gelu", Engine.SCALAR, 0, 32_000, 0, "Net/encoder/GELU", False, 50_000),
@@ -56,9 +58,12 @@ def trained(steps: int = 10, ranks: int = 1, *, slow_rank: int | None = None) ->
 def _rank(steps: int, rank: int, ranks: int, slow_rank: int | None) -> Profile:
     waits_ns = 0 if slow_rank in (None, rank) else 300_000
     works_ns = 300_000 if slow_rank == rank else 0
+    sent = sent_bytes("all_reduce", range(ranks), rank, _REDUCED_BYTES)
+    traffic = {Engine.COLLECTIVES: (tuple(sent), tuple(sent.values()))}
     operators = tuple(
         OperatorDefinition(
-            0, position, name, engine, flops, size, "bfloat16[8,64]", "bfloat16", stack, scope, is_backward
+            *(0, position, name, engine, flops, size, "bfloat16[8,64]", "bfloat16", stack, scope, is_backward),
+            *traffic.get(engine, ()),
         )
         for position, (name, engine, flops, size, stack, scope, is_backward, _) in enumerate(_OPERATORS)
     )

@@ -17,9 +17,11 @@ from neurontools.profile.analysis.memory import levels_over_time
 from neurontools.profile.analysis.operators import FlameFrame, build_flame_tree, largest_uses, seconds_by_engine
 from neurontools.profile.analysis.report import latest_run
 from neurontools.profile.analysis.steps import TimeSplit, group_steps, latest_steps_timeline, slowest_steps, step_times
-from neurontools.profile.analysis.topology import Link, find_topology
+from neurontools.profile.analysis.topology import LinkKind, find_topology
 from neurontools.profile.analysis.verdict import Bound, find_verdict
+from neurontools.profile.collective_traffic import sent_bytes
 from neurontools.profile.profile import GraphTotal, MemoryLevels
+from neurontools.views.profile_report import place_text
 from tests.harness.trained_profiles import BYTES, COLLECTIVE_NS, COMPUTE_NS, FLOPS, PEAK_STEP, STEP_NS, trained
 
 
@@ -293,17 +295,45 @@ def test_a_rank_that_was_started_again_counts_once() -> None:
     assert latest_run([]) == []
 
 
-def test_the_topology_has_the_devices_of_the_ranks_and_the_slowest_link_between_them() -> None:
+def test_the_topology_has_the_devices_of_the_ranks_and_the_bytes_that_each_link_moved() -> None:
     made = trained(10, 2)
+    sent, copied = 2 * 10 * 32_000, 2 * 10 * 2_048  # in a ring of two, each rank sends all that it reduces
 
-    def link(**changes: Any) -> Link | None:
+    def links(**changes: Any) -> list[tuple[LinkKind | None, str, str, int]]:
         second = replace(made[1], metadata=replace(made[1].metadata, **changes))
-        return find_topology([made[0], second]).link
+        found = find_topology([made[0], second]).links
+        return [(link.kind, place_text(link.source), place_text(link.target), link.bytes) for link in found]
 
     assert [rank.devices for rank in find_topology(made).ranks] == [(0,), (0,)]
-    assert link() is Link.DEVICE
-    assert link(instance_type="trn2.48xlarge", cores=(9,)) is Link.NEURONLINK
-    assert link(host="other", boot_id="other") is Link.NETWORK
-    assert link(instance_type=None) is None
-    assert find_topology(made[:1]).link is None
-    assert find_topology(made).ranks[0].collective_bytes > 0
+    copies = (LinkKind.HOST, "trn", "trn, device 0", copied)
+    assert links() == [(LinkKind.DEVICE, "trn, device 0", "trn, device 0", sent), copies]
+    assert links(instance_type="trn2.48xlarge", cores=(9,))[0] == (
+        *(LinkKind.NEURONLINK, "trn, device 0", "trn, device 2"),
+        sent,
+    )
+    assert links(host="other", boot_id="other")[0] == (LinkKind.NETWORK, "other", "trn", sent)
+    assert links(instance_type=None)[0][0] is None
+    assert {link.kind for link in find_topology(made[:1]).links} == {LinkKind.HOST}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "sent_by_rank"),
+    [
+        ("all_reduce", {}, [{5: 1500}, {6: 1500}, {7: 1500}, {4: 1500}]),
+        ("reduce_scatter", {}, [{5: 750}, {6: 750}, {7: 750}, {4: 750}]),
+        ("all_gather", {}, [{5: 3000}, {6: 3000}, {7: 3000}, {4: 3000}]),
+        ("broadcast", {"root": 1}, [{}, {6: 1000}, {7: 1000}, {4: 1000}]),
+        ("all_to_all", {}, [{each: 250 for each in (4, 5, 6, 7) if each != own} for own in (4, 5, 6, 7)]),
+        ("scatter", {"root": 1}, [{}, {4: 250, 6: 250, 7: 250}, {}, {}]),
+        ("gather", {"root": 1}, [{5: 1000}, {}, {5: 1000}, {5: 1000}]),
+        ("send", {"root": 3}, [{7: 1000}, {7: 1000}, {7: 1000}, {}]),
+        ("receive", {"root": 3}, [{}, {}, {}, {}]),
+        ("permute", {"routes": "4>6 6>6 7>5"}, [{6: 1000}, {}, {}, {5: 1000}]),
+    ],
+)
+def test_a_collective_sends_what_its_algorithm_needs(
+    kind: str, options: dict[str, Any], sent_by_rank: list[dict[int, int]]
+) -> None:
+    ranks = (4, 5, 6, 7)
+    assert [sent_bytes(kind, ranks, own, 1000, **options) for own in ranks] == sent_by_rank
+    assert sent_bytes(kind, ranks, 0, 1000, **options) == sent_bytes(kind, (), 4, 1000, **options) == {}

@@ -29,6 +29,7 @@ from neurontools.profile.analysis.steps import (
     steady_steps,
     step_times,
 )
+from neurontools.profile.analysis.topology import Topology, find_topology
 from neurontools.profile.definitions import Phase
 
 _LEAST_WAIT_RATIO = 0.1  # a straggler waits less than the median rank by at least this share of the time
@@ -141,6 +142,7 @@ class RunReport:
     line_ns_by_phase: dict[Phase, Counter[SourceLine | None]]  # nanoseconds of operators by phase and line
     graphs: tuple[GraphUse, ...]  # graphs in the order of their first steps
     collectives: tuple[CollectiveUse, ...]  # the longest first
+    topology: Topology
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
@@ -206,6 +208,7 @@ def build_report(profiles: Sequence[Profile]) -> RunReport:
         line_ns_by_phase=sums.ns_by_phase,
         graphs=graph_uses(profiles),
         collectives=sum_collectives(profiles),
+        topology=find_topology(profiles),
     )
 
 

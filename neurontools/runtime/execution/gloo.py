@@ -260,6 +260,19 @@ def group_of(number: int) -> Any:
     return _groups[number]
 
 
+def ranks_of_group(number: int) -> tuple[int, ...]:
+    """Returns the ranks of the job in a group, in the order of the group; () if they are unknown."""
+    if number == 0:
+        return tuple(range(_sizes[0])) if _sizes else ()
+    members = next((ranks for ranks, each in _subgroups.items() if each == number), None)
+    if members is not None:
+        return members
+    for group, ranks in dist.distributed_c10d._world.pg_group_ranks.items():
+        if getattr(group, "number", None) == number:
+            return tuple(sorted(ranks, key=ranks.__getitem__))
+    return ()
+
+
 def ensure_world() -> int:
     """Returns the number of ranks. If the script has no process group, creates a gloo group of torchrun's ranks."""
     recorded = recorded_rank()

@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from neurontools.profile.collective_traffic import sent_bytes
 from neurontools.profile.definitions import Engine, GraphDefinition, OperatorDefinition, engine_of
+from neurontools.runtime.execution.gloo import own_rank, ranks_of_group
 from neurontools.runtime.execution.work import work_of
 from neurontools.runtime.operators.layout import TensorLayout
 from neurontools.runtime.operators.operator import flattened
@@ -88,12 +90,14 @@ def profile_operators(
         stack, is_backward = origins.get(position, (-1, False))
         name = operator_label(instruction)
         used, first = _instruction_layouts(instruction, compiled)
+        is_collective = instruction.operator.name == COLLECTIVE
+        sent = _collective_bytes(instruction, compiled) if is_collective else {}
         described.append(
             OperatorDefinition(
                 graph=graph,
                 position=position,
                 name=name,
-                engine=Engine.COLLECTIVES if instruction.operator.name == COLLECTIVE else engine_of(name),
+                engine=Engine.COLLECTIVES if is_collective else engine_of(name),
                 flops=counted,
                 bytes=sum(layout.nbytes for layout in used),
                 result="" if first is None else first.text().partition("{")[0],
@@ -101,9 +105,25 @@ def profile_operators(
                 stack=stack if stack >= 0 else None,
                 scope=stack_table.stacks[stack].scope if stack >= 0 else "",
                 is_backward=is_backward,
+                peers=tuple(sent),
+                sent_bytes=tuple(sent.values()),
             )
         )
     return described
+
+
+_COLLECTIVE_PARAMETERS = ("outputs", "inputs", "kind", "reduction", "root", "group")
+
+
+def _collective_bytes(instruction: Instruction, compiled: CompiledGraph) -> dict[int, int]:
+    """Maps the ranks to which this process sends data in a collective to the bytes for each."""
+    given = dict(zip(_COLLECTIVE_PARAMETERS, instruction.arguments, strict=False)) | dict(instruction.keywords)
+    own, group = own_rank(), given["group"]
+    if own is None or group < 0:  # a negative group belongs to a traced model, whose ranks are threads
+        return {}
+    uses = [use for use in flattened([given["inputs"] or given["outputs"]]) if isinstance(use, ValueUse)]
+    size = sum((use.layout or compiled.layouts[use.value]).nbytes for use in uses)
+    return sent_bytes(given["kind"], ranks_of_group(group), own, size, given["root"], given["reduction"])
 
 
 def operator_label(instruction: Instruction) -> str:

@@ -14,6 +14,7 @@ import pytest
 from neurontools.profile import Engine, Profile, SpanKind, read_directory
 from neurontools.profile.analysis.report import build_report
 from neurontools.profile.analysis.steps import steady_steps
+from neurontools.profile.analysis.topology import LinkKind, find_topology
 from neurontools.profile.analysis.verdict import Bound, find_verdict
 from tests.harness import chromium
 from tests.harness.perfetto_ui import FOLDERS, perfetto_ui
@@ -226,6 +227,8 @@ def test_the_ranks_stand_side_by_side_in_one_trace_with_their_collectives_lined_
         assert max(one[0], other[0]) <= min(one[1], other[1]) + slack_us
     began = [event["id"] for event in events if event["ph"] == "s"]
     assert len(began) == len(set(began)) == sum(len(profile.executions) for profile in run.profiles)
+    gradient_bytes = 4 * (16 * 32 + 32 + 32 * 4 + 4)
+    assert find_topology(run.profiles).collective_bytes == {LinkKind.DEVICE: 2 * 12 * gradient_bytes}
 
 
 def test_torch_s_memory_visualiser_reads_the_snapshot(run: Run) -> None:
