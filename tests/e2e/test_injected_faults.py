@@ -18,6 +18,7 @@ from neurontools.driver.kernel_log import parse_hardware_error, parse_kernel_rec
 from neurontools.faults.kinds import KINDS, FaultDuration, FaultEffect
 from neurontools.faults.requests import FaultRequest
 from neurontools.model import FaultState, InjectedFault
+from neurontools.profile import read_directory
 from neurontools.rpc import fault_calls
 from tests.harness import python_process
 from tests.harness.paths import PYTHONPATH
@@ -302,8 +303,10 @@ def test_a_hang_lasts_until_the_time_out_and_fails_then(
 
 
 @pytest.mark.slow
-def test_training_goes_on_through_what_only_slows_it_or_hides_it(daemon: RunningDaemon, train: Train) -> None:
-    training = train()
+def test_training_goes_on_through_what_only_slows_it_or_hides_it(
+    daemon: RunningDaemon, train: Train, tmp_path: Path
+) -> None:
+    training = train(NEURON_RT_INSPECT_ENABLE="1", NEURON_RT_INSPECT_OUTPUT_DIR=str(tmp_path / "profile"))
     pid = training.process.pid
 
     def hang_was_met() -> bool:
@@ -324,6 +327,14 @@ def test_training_goes_on_through_what_only_slows_it_or_hides_it(daemon: Running
     before = daemon.next_snapshot().cores[0].busy_seconds_total or 0.0
     assert training.step()
     wait_until(lambda: (daemon.snapshot().cores[0].busy_seconds_total or 0.0) > before + 0.01)
+
+    def profile_has_all_executions() -> bool:
+        found, (profile,) = daemon.find(pid), read_directory(tmp_path / "profile")
+        assert found is not None
+        counted = [each.executions_total for each in found.models]
+        return sum(each.executions for each in profile.graph_totals) == sum(each or 0 for each in counted)
+
+    wait_until(profile_has_all_executions)
     fault_calls.heal(daemon.socket)
 
     def is_reporting() -> bool:

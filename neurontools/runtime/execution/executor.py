@@ -189,13 +189,13 @@ class Executor:
         memory = core.memory
         output_bytes = loaded.output_bytes_total
         memory.allocate(Category.TENSORS, output_bytes)
-        run = (
+        faulty = (
             apply_fault(loaded.program, core, self.faults, self.policy.timeout_seconds) if self.faults.by_core else None
         )
-        entry = loaded.entry if ring.is_on and run is None else None
+        entry = loaded.entry if ring.is_on else None
         samples = loaded.samples
         by_operators = loaded.native is None or not loaded.native.is_native
-        is_sampled = loaded.executions >= samples.next_at and run is None and by_operators and samples.is_due()
+        is_sampled = loaded.executions >= samples.next_at and faulty is None and by_operators and samples.is_due()
         is_timed = is_sampled or entry is not None
         if is_timed:
             loaded.program.prepare_timed()
@@ -212,15 +212,16 @@ class Executor:
                 started = self.monitor.begin(loaded.handle, begun)
                 part = step_clock.open(COMPUTE, begun)
                 if not is_timed:
-                    outputs = (run or loaded.run)(inputs, scalars, hosts, core.generator)
+                    run = loaded.run if faulty is None else faulty.run
+                    outputs = run(inputs, scalars, hosts, core.generator)
                     ended = time.perf_counter()
                 else:
-                    outputs, times = loaded.program.run_timed(inputs, scalars, hosts, core.generator)
+                    outputs, times = (faulty or loaded.program).run_timed(inputs, scalars, hosts, core.generator)
                     times = (int(begun * 1e9), *times[1:])
                     ended = times[-1] * 1e-9
                 deadline.check()
                 bad = loaded.nan_check.finds(
-                    outputs, graph_buffers, is_exact=self.policy.fail_on_nan or run is not None
+                    outputs, graph_buffers, is_exact=self.policy.fail_on_nan or faulty is not None
                 )
         except BaseException as error:
             now = time.perf_counter()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, compress, pairwise
 from typing import Any
 
 import torch
@@ -32,20 +33,20 @@ A function receives the seconds of the transfer, and a function that returns the
 """
 _IN_COLLECTIVES = (FaultEffect.HANGS_IN_COLLECTIVE, FaultEffect.IS_LATE_IN_COLLECTIVES)
 
-ProgramRun = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generator], list[Tensor]]
 
-
-def apply_fault(program: Program, core: Core, faults: ArmedFaults, timeout_seconds: float | None) -> ProgramRun | None:
-    """Returns a function that runs the next execution with its injected faults. None if no fault applies."""
+def apply_fault(program: Program, core: Core, faults: ArmedFaults, timeout_seconds: float | None) -> FaultyRun | None:
+    """Returns a run of the next execution with its injected faults. None if no fault applies."""
     due_faults = faults.faults_for_execution(core.local_index)
     if not due_faults:
         return None
     timeout = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
-    return _FaultyRun(program, core.local_index, faults, due_faults, timeout).run
+    return FaultyRun(program, core.local_index, faults, due_faults, timeout)
 
 
 @dataclass(frozen=True, slots=True)
-class _FaultyRun:
+class FaultyRun:
+    """Runs a program once with the injected faults of one execution."""
+
     program: Program
     core: int
     faults: ArmedFaults
@@ -59,6 +60,29 @@ class _FaultyRun:
 
         Raises ExecutionFailed if a fault makes the execution fail, either before the program runs or in a collective.
         """
+        return self._run(partial(self.program.run, inputs, scalars, hosts, generator), inputs)
+
+    def run_timed(
+        self, inputs: Sequence[Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor], generator: torch.Generator
+    ) -> tuple[list[Tensor], tuple[int, ...]]:
+        """Like `run`, but also returns the times of `Program.run_timed`. A slow core delays all but collectives."""
+        times: tuple[int, ...] = ()
+
+        def run_program() -> list[Tensor]:
+            nonlocal times
+            outputs, times = self.program.run_timed(inputs, scalars, hosts, generator)
+            return outputs
+
+        outputs = self._run(run_program, inputs)
+        delay_ns = time.perf_counter_ns() - times[-1]
+        durations_ns = [after - before for before, after in pairwise(times)]
+        is_compute = [each.operator.name != COLLECTIVE for each in self.program.compiled.instructions]
+        compute_ns = sum(compress(durations_ns, is_compute))
+        factor = 1 + delay_ns / max(1, compute_ns)
+        slowed_ns = (int(each * factor) if slow else each for each, slow in zip(durations_ns, is_compute, strict=True))
+        return outputs, (*accumulate(slowed_ns, initial=times[0]),)
+
+    def _run(self, run_program: Callable[[], list[Tensor]], inputs: Sequence[Tensor]) -> list[Tensor]:
         for fault in self.due_faults:
             if fault.kind.effect in (*_IN_COLLECTIVES, FaultEffect.HAS_SLOW_LINK):
                 continue
@@ -77,7 +101,7 @@ class _FaultyRun:
             if fault.kind.effect is FaultEffect.HAS_SLOW_LINK
         ]
         try:
-            outputs = self.program.run(inputs, scalars, hosts, generator)
+            outputs = run_program()
         finally:
             collective_hooks.clear()
             transfer_hooks.clear()

@@ -155,7 +155,7 @@ class ModelOnCore:
         memory, statistics, samples = core.memory, core.statistics, loaded.samples
         policy, monitor = process_executor.policy, process_executor.monitor
         needed_bytes = self._argument_bytes + loaded.output_bytes_total
-        started = run = None
+        started = faulty = None
         queued_until = perf_counter()
         with buffers.lock:
             try:
@@ -165,12 +165,12 @@ class ModelOnCore:
                 self._count_failure(started, error, queued, queued_until, is_call=is_call)
                 raise
             if process_executor.faults.by_core:
-                run = apply_fault(loaded.program, core, process_executor.faults, policy.timeout_seconds)
+                faulty = apply_fault(loaded.program, core, process_executor.faults, policy.timeout_seconds)
         try:
             values = self._values_of(arguments)
             is_sampled = (
                 loaded.executions >= samples.next_at
-                and run is None
+                and faulty is None
                 and (loaded.native is None or not loaded.native.is_native)
                 and samples.is_due()
             )
@@ -186,10 +186,11 @@ class ModelOnCore:
                     computed, times = loaded.program.run_timed(values, self.model.scalars, self._hosts, core.generator)
                     samples.add_times(times)
                 else:
-                    computed = (run or loaded.run)(values, self.model.scalars, self._hosts, core.generator)
+                    run = loaded.run if faulty is None else faulty.run
+                    computed = run(values, self.model.scalars, self._hosts, core.generator)
                 ended = perf_counter()
                 deadline.check()
-                has_nan = loaded.nan_check.finds(computed, (), is_exact=policy.fail_on_nan or run is not None)
+                has_nan = loaded.nan_check.finds(computed, (), is_exact=policy.fail_on_nan or faulty is not None)
                 outputs = self._outputs_of(computed, values, arguments)
         except BaseException as error:
             with buffers.lock:
