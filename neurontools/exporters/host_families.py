@@ -6,6 +6,7 @@ They are the numbers of the host's summary in neuron-top --hosts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from neurontools.exporters.exposition import (
@@ -51,6 +52,7 @@ HOST_FAMILIES = define_families(
     ("memory_used_bytes", MetricKind.GAUGE, "HBM in use on all devices"),
     ("steps_per_second", MetricKind.GAUGE, "Training steps a second of the largest job with a known rate"),
     ("requests_per_second", MetricKind.GAUGE, "Requests for inference a second of all jobs"),
+    ("user_processes", MetricKind.GAUGE, "Processes of the user that hold or may hold NeuronCores"),
     ("findings", MetricKind.GAUGE, "Findings of the host by severity; similar findings count once"),
     ("warnings", MetricKind.GAUGE, "Parts of the host that can't be read"),
     ("warning", MetricKind.GAUGE, "1 for each unreadable part of the host, at most eight; the label describes it"),
@@ -70,9 +72,16 @@ def host_families(
     cores = logical_cores(snapshot)
     use = neuroncore_use(cores, peak_flops_per_core)
     of_warning, of_severity = label.named("warning"), label.named("severity")
+    of_user = label.named("user", "uid")
+    users = Counter(
+        (rank.process.user or "", "" if rank.process.uid is None else rank.process.uid)
+        for job in jobs
+        for rank in job.ranks
+    )
     # A changing number of seconds in a label would create a new series every second.
     warnings = dict.fromkeys(strip_durations(warning, "some seconds") for warning in snapshot.warnings[:_MOST_WARNINGS])
     samples: SamplesByName = {name: [] for name in HOST_FAMILIES}
+    samples["user_processes"] = [(of_user(*user), count) for user, count in users.items()]
     samples["pod_allocation"] = list(_pod_allocation_samples(snapshot, label))
     samples["warning"] = [(of_warning(warning), 1) for warning in warnings]
     if snapshot.health is not None:

@@ -201,7 +201,6 @@ HOST_VIEW_FAMILIES = frozenset(
         *HOST_FAMILIES.values(),
         *_JOBS.values(),
         *(_HEALTH[name] for name in ("health", "finding_seconds")),
-        _PROCESSES[""],
     )
 )
 """The families that neuron-top --prometheus and the alert rules read, besides those of `snapshot_metrics`."""

@@ -99,7 +99,7 @@ def test_users_are_asked_for_where_hosts_are_grouped_by_them(start_daemon: Start
         job.attach(core_count=1)
         me = next(each.user or str(each.uid) for each in daemon.snapshot().processes if not each.synthetic)
         users = sorted((me, "synth-ada"))
-        wait_until(lambda: len(server.query("neurontools_process_info")) == 2)
+        wait_until(lambda: len(server.query("neurontools_user_processes == 1")) == 2)
         wait_until(lambda: server.query("neurontools_neuroncores_held == 2 and neurontools_neuroncores == 2"))
 
         def document(*arguments: str) -> dict[str, Any]:

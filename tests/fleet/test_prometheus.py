@@ -127,11 +127,13 @@ def test_users_come_with_the_counts_where_they_are_asked_for() -> None:
         sample(busy, uid="1000"),
         sample(busy, "b:8000", user="bob"),
         sample(idle, "c:8000"),
+        *(sample(busy, "d:8000", user=user) for user in ("bob", "")),
     )
-    found = of(identity=(sample(1.0), sample(1.0, "b:8000"), sample(1.0, "c:8000")), counts=counts)
-    a, b, c = (summary for state in found.values() if (summary := state.summary) is not None)
+    found = of(identity=tuple(sample(1.0, f"{name}:8000") for name in "abcd"), counts=counts)
+    a, b, c, d = (summary for state in found.values() if (summary := state.summary) is not None)
     assert [summary.held_neuroncore_count for summary in (a, b, c)] == [2, 2, 0], "and each host has its counts once"
-    assert (a.user_count, b.users, c.users, c.user_count) == (3, ("bob",), (), None)
+    assert (a.user_count, b.users, b.user_count, c.users, c.user_count) == (3, ("bob",), 1, (), None)
+    assert (d.users, d.user_count) == (("bob",), None), "of another process of d the user is unknown"
     assert a.users == ("1000", *sorted(user for user in a.users if user != "1000"))
     assert "\x1b" not in "".join(a.users)
 

@@ -86,7 +86,9 @@ def test_a_text_is_made_once_a_snapshot(serve: Serve, port: int) -> None:
     lines = [line for line in of_fleet.splitlines() if not line.startswith("#")]
     assert set(lines) <= set(first.splitlines())
     assert {line.partition("{")[0].partition(" ")[0] for line in lines} > {"neurontools_neuroncores", "instance_info"}
-    assert not any(line.startswith("neurontools_neuroncore_") for line in lines), "no series of single cores"
+    assert not any(re.match("neurontools_(neuroncore|process)_|.*_created", line) for line in lines), (
+        "no series of single cores or processes, and no start times of counters"
+    )
 
 
 def test_an_address_that_is_taken_is_told(serve: Serve, port: int) -> None:

@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -86,7 +87,8 @@ class DaemonMetrics:
             exposition = self._expositions.setdefault(form, Exposition(openmetrics=openmetrics))
             families = self._families(snapshot)
             if fleet_only:
-                families = (family for family in families if family.definition in FLEET_FAMILIES)
+                # No view or rule reads the start times of counters.
+                families = (replace(each, created=()) for each in families if each.definition in FLEET_FAMILIES)
             text = exposition.document(families)
             cached = self._texts[form] = (snapshot.sequence, text)
             self._duration_seconds = time.perf_counter() - started

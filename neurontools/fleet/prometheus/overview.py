@@ -143,7 +143,8 @@ def _summary(
     severity = states["severity"]
     is_judged = severity is not None and severity <= max(Severity)
     findings = _findings(by_host.get("findings", {}).get(instance, []), taken_at)
-    users = {user for result in by_host.get("counts", {}).get(instance, ()) if (user := _user(result))}
+    users = {_user(result) for result in by_host.get("counts", {}).get(instance, ())}
+    are_users_known = "" not in users
     simulated = sample.labels.get("instance_id") == _SIMULATED_ID
     return HostSummary(
         host_name=instance,
@@ -172,8 +173,8 @@ def _summary(
         device_memory_bytes=None,
         process_count=None,
         jobs=(),
-        further_users=tuple(sorted(users)),
-        user_count=len(users) or None,
+        further_users=tuple(sorted(users - {""})),
+        user_count=len(users) if are_users_known and users else None,
         requests_per_second=_rate_of(by_host, "requests", instance),
         **counts,
     )

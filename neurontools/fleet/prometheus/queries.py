@@ -301,15 +301,16 @@ class OverviewQueries:
 
 
 _USERS = (
-    'group by (instance, user) (neurontools_process_info{user!=""})'
-    ' or group by (instance, uid) (neurontools_process_info{user="", uid!=""})'
+    'group by (instance, user) (neurontools_user_processes{user!=""})'
+    ' or group by (instance, uid) (neurontools_user_processes{user=""})'
 )
 
 
 def _by_user(query: str) -> str:
     """Extends a query so that it repeats a host's sample for each user, with the user as a label.
 
-    The added label costs a quarter of a sample. A host without known users keeps its one sample.
+    The added label costs a quarter of a sample. A host without users keeps its one sample, and a host that does not
+    know the user of a process has one without a label.
     """
     return f"({query}) * on (instance) group_right () ({_USERS} or on (instance) {_EACH_HOST})"
 
