@@ -19,7 +19,7 @@ from neurontools.exporters.exposition import (
     families_of,
 )
 from neurontools.fleet.device_conditions import encode_conditions
-from neurontools.fleet.summary import device_cells, neuroncore_use
+from neurontools.fleet.summary import device_cells, model_totals, neuroncore_use
 from neurontools.model import LogicalNeuronCore, Severity, Snapshot, logical_cores
 from neurontools.model.health import count_by_severity
 from neurontools.model.jobs import RunningJob
@@ -29,6 +29,7 @@ IDLE_FROM_SECONDS = 900.0
 """A held core is idle if it finished its latest execution longer ago."""
 
 _MOST_WARNINGS = 8
+_MOST_MODELS = 8  # limit of exported models, those with the most device memory; a model has at most six series
 
 HOST_FAMILIES = define_families(
     "",
@@ -57,6 +58,16 @@ HOST_FAMILIES = define_families(
     ("warnings", MetricKind.GAUGE, "Parts of the host that can't be read"),
     ("warning", MetricKind.GAUGE, "1 for each unreadable part of the host, at most eight; the label describes it"),
     ("snapshot_timestamp_seconds", MetricKind.GAUGE, "When the numbers were taken, Unix time"),
+)
+
+MODEL_FAMILIES = define_families(
+    "host_model_",
+    ("neuroncores", MetricKind.GAUGE, "NeuronCores of the host that the model is loaded on"),
+    ("requests_per_second", MetricKind.GAUGE, "Requests a second for the model in all processes of the host"),
+    ("request_p99_seconds", MetricKind.GAUGE, "99th percentile of the latest request latency, of the slowest process"),
+    ("queue_depth", MetricKind.GAUGE, "Requests that wait for the model in all processes of the host"),
+    ("queue_wait_seconds", MetricKind.GAUGE, "Mean wait of the latest requests before their execution"),
+    ("memory_bytes", MetricKind.GAUGE, "Device memory of the model on all cores of the host"),
 )
 
 
@@ -111,6 +122,20 @@ def host_families(
         if value is not None:
             samples[name].append((text, value))
     yield from families_of(HOST_FAMILIES, samples)
+    of_model = label.named("model")
+    models: SamplesByName = {name: [] for name in MODEL_FAMILIES}
+    for model in model_totals(snapshot.processes)[:_MOST_MODELS]:
+        for name, value in (
+            ("neuroncores", model.neuroncore_count),
+            ("requests_per_second", model.requests_per_second),
+            ("request_p99_seconds", model.request_p99_seconds),
+            ("queue_depth", model.queue_depth),
+            ("queue_wait_seconds", model.queue_wait_seconds),
+            ("memory_bytes", model.device_memory_bytes),
+        ):
+            if value is not None:
+                models[name].append((of_model(model.name), value))
+    yield from families_of(MODEL_FAMILIES, models)
 
 
 def _idle_count(cores: Sequence[LogicalNeuronCore], now_unix_seconds: float) -> int | None:

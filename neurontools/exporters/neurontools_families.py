@@ -15,7 +15,7 @@ from neurontools.exporters.exposition import (
     define_families,
     families_of,
 )
-from neurontools.exporters.host_families import HOST_FAMILIES, host_families
+from neurontools.exporters.host_families import HOST_FAMILIES, MODEL_FAMILIES, host_families
 from neurontools.model import (
     Attribution,
     DeviceMemory,
@@ -199,6 +199,7 @@ _JOBS = define_families(
 HOST_VIEW_FAMILIES = frozenset(
     (
         *HOST_FAMILIES.values(),
+        *MODEL_FAMILIES.values(),
         *_JOBS.values(),
         *(_HEALTH[name] for name in ("health", "finding_seconds")),
     )

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 from neurontools.fleet.jobs import FleetJob, FleetStandstill, MissingRank, SlowFleetRank, StepSeconds
+from neurontools.fleet.models import FleetModel
 from neurontools.fleet.states import HostGroup, HostLink, HostState, combine_group, group_hosts
-from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding, SummaryJob
+from neurontools.fleet.summary import DeviceCell, HostSummary, ModelTotals, SummaryFinding, SummaryJob
 from neurontools.model import Severity
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.util.formats import csv_line, foreign_cell, json_text
@@ -110,6 +111,8 @@ class FleetHost:
     findings: tuple[FleetFinding, ...]  # the gravest findings, possibly not all
     devices: tuple[FleetDevice, ...]
     jobs: tuple[FleetHostJob, ...]  # the jobs with the most cores, possibly not all
+    models: tuple[ModelTotals, ...]  # the served models with the most device memory, possibly not all
+    model_count: int | None  # number of all served models
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,7 @@ class FleetDocument:
     taken_at: str
     hosts: tuple[FleetHost, ...]
     jobs: tuple[FleetDocumentJob, ...]
+    models: tuple[FleetModel, ...]  # the served models that the live hosts list, by name
     groups: tuple[FleetDocumentGroup, ...]  # only with --group-by
     troubles: tuple[str, ...]  # problems with the names of hosts
 
@@ -171,7 +175,7 @@ class FleetDocument:
 _FROM_SUMMARY = tuple(
     field.name
     for field in fields(FleetHost)
-    if field.name in HostSummary.__slots__ and field.name not in ("source", "findings", "devices", "jobs")
+    if field.name in HostSummary.__slots__ and field.name not in ("source", "findings", "devices", "jobs", "models")
 )
 
 
@@ -183,6 +187,7 @@ def document(
     group_by: str = "",
     *,
     jobs: Sequence[FleetJob],
+    models: Sequence[FleetModel],
 ) -> FleetDocument:
     """Builds the document of a fleet, with the hosts in the given order.
 
@@ -193,6 +198,7 @@ def document(
         taken_at=_time(now_unix_seconds) or "",
         hosts=tuple(_host(state, now_seconds) for state in states),
         jobs=tuple(map(_fleet_job, jobs)),
+        models=tuple(models),
         groups=tuple(map(_group, group_hosts(states, group_by))) if group_by else (),
         troubles=tuple(problems),
     )
@@ -202,7 +208,7 @@ def document_json(fleet_document: FleetDocument, *, indent: int | None = None) -
     return json_text(asdict(fleet_document), indent=indent)
 
 
-_CSV_LEFT_OUT = ("findings", "devices", "jobs", "labels")
+_CSV_LEFT_OUT = ("findings", "devices", "jobs", "models", "labels")
 
 
 def csv_text(fleet_document: FleetDocument | None) -> str:
@@ -247,6 +253,7 @@ def _host(state: HostState, now_seconds: float) -> FleetHost:
         findings=() if found is None else tuple(map(_finding, found.findings)),
         devices=() if found is None else tuple(map(_device, found.devices)),
         jobs=() if found is None else tuple(map(_job, found.jobs)),
+        models=() if found is None else found.models,
         **summary_fields,
     )
 

@@ -26,6 +26,7 @@ from google.protobuf.message import DecodeError
 
 from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.jobs import FleetJob, fleet_jobs
+from neurontools.fleet.models import FleetModel, fleet_models
 from neurontools.fleet.states import HostLink, HostState, deduplicate_hosts
 from neurontools.fleet.summary import HostSummary
 from neurontools.rpc import neuron_pb2
@@ -61,6 +62,11 @@ class FleetFeed(ABC):
     def jobs(self) -> tuple[FleetJob, ...]:
         """The jobs on the hosts of the feed, those with the most cores first."""
         return fleet_jobs(self.states)
+
+    @property
+    def models(self) -> tuple[FleetModel, ...]:
+        """The served models on the live hosts of the feed, those with the most device memory first."""
+        return fleet_models(self.states)
 
     def request_users(self) -> None:
         """Asks the feed to collect the users of jobs too, which takes extra queries in some feeds."""

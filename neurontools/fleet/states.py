@@ -141,6 +141,7 @@ def combine_group(group: HostGroup) -> HostState:
         is_judged=is_judged,
         devices=(),
         jobs=(),
+        models=(),
         further_users=(),
         user_count=None,
         job_count=_job_count(summaries),

@@ -11,7 +11,17 @@ from dataclasses import dataclass, replace
 from math import isfinite
 
 from neurontools import catalog
-from neurontools.model import LogicalNeuronCore, Severity, Snapshot, SourceKind, health, logical_cores
+from neurontools.model import (
+    LogicalNeuronCore,
+    Process,
+    ServedModel,
+    ServedModelRates,
+    Severity,
+    Snapshot,
+    SourceKind,
+    health,
+    logical_cores,
+)
 from neurontools.model.jobs import (
     JobActivity,
     JobState,
@@ -108,6 +118,8 @@ class HostSummary:
     problem_count: int | None  # number of values that the daemon could not read
     requests_per_second: float | None = None  # of all processes; None if they serve no requests
     request_p99_seconds: float | None = None  # recent request latency of the slowest process and model
+    models: tuple[ModelTotals, ...] = ()  # the served models with the most device memory, possibly not all
+    model_count: int | None = None  # number of all served models
 
     __repr__ = repr_of_fields("host_name", "instance_type", "sequence", "critical_count", "warning_count")
 
@@ -140,8 +152,8 @@ class HostSummary:
         """Raises ValueError for values that no host can have."""
         for job in self.jobs:
             job.check()
-        parts: tuple[HostSummary | SummaryJob | DeviceCell | SummaryFinding, ...]
-        parts = (self, *self.jobs, *self.devices, *self.findings)
+        parts: tuple[HostSummary | SummaryJob | DeviceCell | SummaryFinding | ModelTotals, ...]
+        parts = (self, *self.jobs, *self.devices, *self.findings, *self.models)
         numbers = [
             value for part in parts for name in part.__slots__ if isinstance(value := getattr(part, name), float)
         ]
@@ -162,6 +174,65 @@ class HostSummary:
     def steps_per_second(self) -> float | None:
         """Steps per second of the largest job with a known rate."""
         return next((job.steps_per_second for job in self.jobs if job.steps_per_second is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTotals:
+    """A served model in all processes of a host. None means unknown, or that no request ended lately."""
+
+    name: str
+    neuroncore_count: int  # logical cores that the model is loaded on
+    requests_per_second: float | None = None
+    request_p99_seconds: float | None = None  # recent request latency of the slowest process
+    queue_depth: int | None = None  # requests that wait now
+    queue_wait_seconds: float | None = None  # recent mean wait of a request before its execution
+    device_memory_bytes: int | None = None
+
+
+def model_totals(processes: Iterable[Process]) -> list[ModelTotals]:
+    """Returns the served models of processes by name, those with the most device memory first."""
+    return combine_models(_totals(served) for process in processes for served in process.served_models)
+
+
+def combine_models(parts: Iterable[ModelTotals]) -> list[ModelTotals]:
+    """Combines the totals of models with the same name. Returns those with the most device memory first."""
+    by_name: dict[str, list[ModelTotals]] = {}
+    for part in parts:
+        by_name.setdefault(part.name, []).append(part)
+    combined = [
+        ModelTotals(
+            name,
+            sum(part.neuroncore_count for part in same),
+            sum_known(part.requests_per_second for part in same),
+            max_known(part.request_p99_seconds for part in same),
+            sum_known(part.queue_depth for part in same),
+            _mean_wait_seconds(same),
+            sum_known(part.device_memory_bytes for part in same),
+        )
+        for name, same in by_name.items()
+    ]
+    return sorted(combined, key=lambda model: (-(model.device_memory_bytes or 0), model.name))
+
+
+def _mean_wait_seconds(parts: Sequence[ModelTotals]) -> float | None:
+    """Returns the mean wait over the requests of all parts."""
+    waits = [(part.queue_wait_seconds, part.requests_per_second) for part in parts]
+    known = [(wait, rate) for wait, rate in waits if wait is not None and rate]
+    return sum(wait * rate for wait, rate in known) / sum(rate for _, rate in known) if known else None
+
+
+def _totals(served: ServedModel) -> ModelTotals:
+    rates = served.rates or ServedModelRates()
+    latency = rates.total_latency
+    return ModelTotals(
+        served.name,
+        len(served.neuroncore_indices),
+        rates.requests_per_second,
+        None if latency is None else latency.p99_seconds,
+        served.queue_depth,
+        rates.queue_wait_seconds,
+        served.device_memory_bytes,
+    )
 
 
 MOST_RUNS = 2
@@ -261,7 +332,8 @@ def encode_rank_runs(ranks: Iterable[int | None]) -> tuple[int, ...]:
 
 MOST_FINDINGS = 3
 MOST_JOBS = 3
-MOST_BYTES = 1200  # limit of the encoded size; fits a complete summary of a host with 16 devices
+MOST_MODELS = 3
+MOST_BYTES = 1280  # limit of the encoded size; fits a complete summary of a host with 16 devices
 BUSY_FROM_RATIO = 0.02  # utilization from which neuron-top draws a held core as busy
 _MOST_INDICES = 16  # limit of indices in a list; no instance type has more devices
 _MOST_MISSING = 4
@@ -269,7 +341,7 @@ _MOST_MISSING = 4
 
 @dataclass(frozen=True, slots=True)
 class _Lengths:
-    """Limits on the UTF-8 bytes of texts, on the number of jobs with step times, and on the number of users."""
+    """Limits on the UTF-8 bytes of texts, and on the numbers of jobs with step times, of users and of models."""
 
     host: int
     reason: int
@@ -278,10 +350,15 @@ class _Lengths:
     jobs_with_steps: int
     users_of_job: int
     further_users: int
+    models: int
 
 
-_LENGTHS = (_Lengths(48, 72, 32, 24, 2, 4, 8), _Lengths(24, 36, 16, 12, 1, 1, 4), _Lengths(24, 28, 16, 12, 1, 0, 0))
-"""Limits to try, from large to small. The last limits fit any host, and keep only the number of users."""
+_LENGTHS = (
+    _Lengths(48, 72, 32, 24, 2, 4, 8, MOST_MODELS),
+    _Lengths(24, 36, 16, 12, 1, 1, 4, MOST_MODELS),
+    _Lengths(24, 28, 16, 12, 1, 0, 0, 0),
+)
+"""Limits to try, from large to small. The last limits fit any host, and keep only the numbers of users and models."""
 _LONGEST_USER = 32  # limit of useradd(8) for names; the same on all hosts, because views group hosts by user
 
 
@@ -308,6 +385,7 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
         _job(job, snapshot, peak, longest, with_steps=at < longest.jobs_with_steps)
         for at, job in enumerate(found_jobs[:MOST_JOBS])
     )
+    models = model_totals(snapshot.processes)
     listed_users = {user for job in found_jobs[:MOST_JOBS] for user in _owners(job)}
     further = [user for user in users if user not in listed_users]
     return HostSummary(
@@ -359,6 +437,8 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
         problem_count=len(snapshot.warnings),
         requests_per_second=sum_known(job.requests_per_second for job in found_jobs),
         request_p99_seconds=max_known(job.request_p99_seconds for job in found_jobs),
+        models=tuple(replace(model, name=_truncate(model.name, longest.job)) for model in models[: longest.models]),
+        model_count=len(models),
     )
 
 

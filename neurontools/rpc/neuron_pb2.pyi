@@ -524,6 +524,8 @@ class HostSummary(google.protobuf.message.Message):
     USER_COUNT_FIELD_NUMBER: builtins.int
     REQUESTS_PER_SECOND_FIELD_NUMBER: builtins.int
     REQUEST_P99_SECONDS_FIELD_NUMBER: builtins.int
+    MODELS_FIELD_NUMBER: builtins.int
+    MODEL_COUNT_FIELD_NUMBER: builtins.int
     host_name: builtins.str
     """The host name, as the host itself reports it."""
     instance_type: builtins.str
@@ -588,6 +590,8 @@ class HostSummary(google.protobuf.message.Message):
     """Requests for inference per second of all processes of the host; absent: they serve none, or it is unknown."""
     request_p99_seconds: builtins.float
     """99th percentile of the recent request latency, of the slowest process and model of the host, seconds."""
+    model_count: builtins.int
+    """Number of all served models."""
     @property
     def findings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SummaryFinding]:
         """The most severe findings, most severe first."""
@@ -603,6 +607,10 @@ class HostSummary(google.protobuf.message.Message):
     @property
     def further_users(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Users of the host's other jobs, those with the most cores first, at most eight; empty for the role `summary`."""
+
+    @property
+    def models(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ModelTotals]:
+        """The served models with the most device memory, largest first, at most three."""
 
     def __init__(
         self,
@@ -643,9 +651,11 @@ class HostSummary(google.protobuf.message.Message):
         user_count: builtins.int | None = ...,
         requests_per_second: builtins.float | None = ...,
         request_p99_seconds: builtins.float | None = ...,
+        models: collections.abc.Iterable[global___ModelTotals] | None = ...,
+        model_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes", "_driver_version", b"_driver_version", "_flops_per_second", b"_flops_per_second", "_instance_id", b"_instance_id", "_mfu_ratio", b"_mfu_ratio", "_request_p99_seconds", b"_request_p99_seconds", "_requests_per_second", b"_requests_per_second", "_synthetic_load", b"_synthetic_load", "_ultraserver_id", b"_ultraserver_id", "_ultraserver_node_index", b"_ultraserver_node_index", "_user_count", b"_user_count", "_utilization_ratio", b"_utilization_ratio", "device_memory_used_bytes", b"device_memory_used_bytes", "driver_version", b"driver_version", "flops_per_second", b"flops_per_second", "instance_id", b"instance_id", "mfu_ratio", b"mfu_ratio", "request_p99_seconds", b"request_p99_seconds", "requests_per_second", b"requests_per_second", "synthetic_load", b"synthetic_load", "ultraserver_id", b"ultraserver_id", "ultraserver_node_index", b"ultraserver_node_index", "user_count", b"user_count", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes", "_driver_version", b"_driver_version", "_flops_per_second", b"_flops_per_second", "_instance_id", b"_instance_id", "_mfu_ratio", b"_mfu_ratio", "_request_p99_seconds", b"_request_p99_seconds", "_requests_per_second", b"_requests_per_second", "_synthetic_load", b"_synthetic_load", "_ultraserver_id", b"_ultraserver_id", "_ultraserver_node_index", b"_ultraserver_node_index", "_user_count", b"_user_count", "_utilization_ratio", b"_utilization_ratio", "busy_neuroncore_count", b"busy_neuroncore_count", "critical_count", b"critical_count", "daemon_version", b"daemon_version", "device_memory_bytes", b"device_memory_bytes", "device_memory_used_bytes", b"device_memory_used_bytes", "devices", b"devices", "driver_version", b"driver_version", "findings", b"findings", "flops_per_second", b"flops_per_second", "free_neuroncore_count", b"free_neuroncore_count", "further_users", b"further_users", "held_neuroncore_count", b"held_neuroncore_count", "host_name", b"host_name", "instance_id", b"instance_id", "instance_type", b"instance_type", "interval_seconds", b"interval_seconds", "is_judged", b"is_judged", "job_count", b"job_count", "jobs", b"jobs", "mfu_ratio", b"mfu_ratio", "neuroncore_count", b"neuroncore_count", "notice_count", b"notice_count", "problem_count", b"problem_count", "process_count", b"process_count", "request_p99_seconds", b"request_p99_seconds", "requests_per_second", b"requests_per_second", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "ultraserver_id", b"ultraserver_id", "ultraserver_node_index", b"ultraserver_node_index", "user_count", b"user_count", "utilization_ratio", b"utilization_ratio", "warning_count", b"warning_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes", "_driver_version", b"_driver_version", "_flops_per_second", b"_flops_per_second", "_instance_id", b"_instance_id", "_mfu_ratio", b"_mfu_ratio", "_request_p99_seconds", b"_request_p99_seconds", "_requests_per_second", b"_requests_per_second", "_synthetic_load", b"_synthetic_load", "_ultraserver_id", b"_ultraserver_id", "_ultraserver_node_index", b"_ultraserver_node_index", "_user_count", b"_user_count", "_utilization_ratio", b"_utilization_ratio", "busy_neuroncore_count", b"busy_neuroncore_count", "critical_count", b"critical_count", "daemon_version", b"daemon_version", "device_memory_bytes", b"device_memory_bytes", "device_memory_used_bytes", b"device_memory_used_bytes", "devices", b"devices", "driver_version", b"driver_version", "findings", b"findings", "flops_per_second", b"flops_per_second", "free_neuroncore_count", b"free_neuroncore_count", "further_users", b"further_users", "held_neuroncore_count", b"held_neuroncore_count", "host_name", b"host_name", "instance_id", b"instance_id", "instance_type", b"instance_type", "interval_seconds", b"interval_seconds", "is_judged", b"is_judged", "job_count", b"job_count", "jobs", b"jobs", "mfu_ratio", b"mfu_ratio", "model_count", b"model_count", "models", b"models", "neuroncore_count", b"neuroncore_count", "notice_count", b"notice_count", "problem_count", b"problem_count", "process_count", b"process_count", "request_p99_seconds", b"request_p99_seconds", "requests_per_second", b"requests_per_second", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "ultraserver_id", b"ultraserver_id", "ultraserver_node_index", b"ultraserver_node_index", "user_count", b"user_count", "utilization_ratio", b"utilization_ratio", "warning_count", b"warning_count"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes"]) -> typing.Literal["device_memory_used_bytes"] | None: ...
     @typing.overload
@@ -672,6 +682,59 @@ class HostSummary(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_utilization_ratio", b"_utilization_ratio"]) -> typing.Literal["utilization_ratio"] | None: ...
 
 global___HostSummary = HostSummary
+
+@typing.final
+class ModelTotals(google.protobuf.message.Message):
+    """A served model in all processes of a host. An absent value is unknown, or no request ended lately."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    NEURONCORE_COUNT_FIELD_NUMBER: builtins.int
+    REQUESTS_PER_SECOND_FIELD_NUMBER: builtins.int
+    REQUEST_P99_SECONDS_FIELD_NUMBER: builtins.int
+    QUEUE_DEPTH_FIELD_NUMBER: builtins.int
+    QUEUE_WAIT_SECONDS_FIELD_NUMBER: builtins.int
+    DEVICE_MEMORY_BYTES_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """Name of the model."""
+    neuroncore_count: builtins.int
+    """Number of NeuronCores that the model is loaded on."""
+    requests_per_second: builtins.float
+    """Requests per second."""
+    request_p99_seconds: builtins.float
+    """99th percentile of the recent request latency, of the slowest process, seconds."""
+    queue_depth: builtins.int
+    """Number of requests that wait now."""
+    queue_wait_seconds: builtins.float
+    """Recent mean wait of a request before its execution, seconds."""
+    device_memory_bytes: builtins.int
+    """Device memory of the weights and the code on all cores, bytes."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        neuroncore_count: builtins.int = ...,
+        requests_per_second: builtins.float | None = ...,
+        request_p99_seconds: builtins.float | None = ...,
+        queue_depth: builtins.int | None = ...,
+        queue_wait_seconds: builtins.float | None = ...,
+        device_memory_bytes: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_device_memory_bytes", b"_device_memory_bytes", "_queue_depth", b"_queue_depth", "_queue_wait_seconds", b"_queue_wait_seconds", "_request_p99_seconds", b"_request_p99_seconds", "_requests_per_second", b"_requests_per_second", "device_memory_bytes", b"device_memory_bytes", "queue_depth", b"queue_depth", "queue_wait_seconds", b"queue_wait_seconds", "request_p99_seconds", b"request_p99_seconds", "requests_per_second", b"requests_per_second"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_device_memory_bytes", b"_device_memory_bytes", "_queue_depth", b"_queue_depth", "_queue_wait_seconds", b"_queue_wait_seconds", "_request_p99_seconds", b"_request_p99_seconds", "_requests_per_second", b"_requests_per_second", "device_memory_bytes", b"device_memory_bytes", "name", b"name", "neuroncore_count", b"neuroncore_count", "queue_depth", b"queue_depth", "queue_wait_seconds", b"queue_wait_seconds", "request_p99_seconds", b"request_p99_seconds", "requests_per_second", b"requests_per_second"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_device_memory_bytes", b"_device_memory_bytes"]) -> typing.Literal["device_memory_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_queue_depth", b"_queue_depth"]) -> typing.Literal["queue_depth"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_queue_wait_seconds", b"_queue_wait_seconds"]) -> typing.Literal["queue_wait_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_request_p99_seconds", b"_request_p99_seconds"]) -> typing.Literal["request_p99_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_requests_per_second", b"_requests_per_second"]) -> typing.Literal["requests_per_second"] | None: ...
+
+global___ModelTotals = ModelTotals
 
 @typing.final
 class SummaryFinding(google.protobuf.message.Message):

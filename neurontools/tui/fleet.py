@@ -119,6 +119,7 @@ class FleetDashboard:
             rows=self._rows,
             all_states=all_states,
             jobs=self.feed.jobs,
+            models=self.feed.models,
             now_seconds=now,
             now_unix_seconds=time.time(),
             interval_seconds=self.feed.interval_seconds,

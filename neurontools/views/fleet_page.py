@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from neurontools.fleet.jobs import FleetJob, FleetStandstill
+from neurontools.fleet.models import FleetModel
 from neurontools.fleet.states import HostLink, HostState, by_name, worst_first
+from neurontools.fleet.summary import MOST_MODELS
 from neurontools.model import Severity, SourceKind
 from neurontools.model.jobs import JobState
 from neurontools.util import units
@@ -31,6 +33,7 @@ from neurontools.views.drawing.lines import (
 )
 from neurontools.views.drawing.render_context import visible_top
 from neurontools.views.fleet_hosts import HostRow, cell_grid, host_columns, host_line, host_titles, worst_finding_text
+from neurontools.views.fleet_models import fleet_model_lines
 
 _MOST_NAME_CELLS, _LEAST_NAME_CELLS = 28, 8
 _ROOMY_HEIGHT = 16
@@ -75,6 +78,7 @@ class FleetContext:
     rows: Sequence[HostRow]  # rows of the host table, sorted and filtered
     all_states: tuple[HostState, ...]
     jobs: tuple[FleetJob, ...]
+    models: tuple[FleetModel, ...]
     now_seconds: float  # current time.monotonic()
     now_unix_seconds: float
     interval_seconds: float
@@ -117,6 +121,10 @@ def fleet_page(context: FleetContext, width: int, height: int) -> TextPage:
         if found:
             page.add_lines(_section_rule(context, f"Jobs: {len(found)}, problems first", width))
             page.add_lines(*fleet_job_lines(found, context.glyphs, width, room))
+        if context.models:
+            room = min(len(context.models) + 1, max(3, (height - len(page.lines)) // 4))
+            page.add_lines(_section_rule(context, models_title(context), width))
+            page.add_lines(*fleet_model_lines(context.models, width, room))
     title = f"Hosts by {context.group_by}" if context.group_by else "Hosts"
     page.add_lines(_section_rule(context, f"{title}, {context.sort}", width))
     longest = max([_LEAST_NAME_CELLS, *(len(listed.name) for listed in context.rows)])
@@ -172,6 +180,13 @@ def _title_line(context: FleetContext, width: int) -> Line:
     left = clip(left, max(0, width - line_width(right)), mark=True)
     gap = " " * (width - line_width(right) - line_width([(left, "")]))
     return fit(((left, "title"), (gap, "title"), *right), width, "title")
+
+
+def models_title(context: FleetContext) -> str:
+    """Returns the title of the table of models. It says so if a host serves more models than its summary lists."""
+    summaries = (state.summary for state in context.all_states if state.link is HostLink.LIVE)
+    is_short = any(found is not None and (found.model_count or 0) > len(found.models) for found in summaries)
+    return f"Models: {len(context.models)}" + f", the {MOST_MODELS} largest of each host" * is_short
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from neurontools.fleet.jobs import FleetJob
+from neurontools.fleet.models import FleetModel
 from neurontools.fleet.states import HostLink, severity_rank
 from neurontools.fleet.summary import DeviceCell
 from neurontools.model import Severity, SourceKind
@@ -15,11 +16,13 @@ from neurontools.util.units import clock_text
 from neurontools.views.drawing.lines import printable
 from neurontools.views.drawing.render_context import SEVERITY_STYLES, DisplayThresholds
 from neurontools.views.fleet_hosts import HOST_COLUMNS, HostRow, device_condition, worst_finding_text
+from neurontools.views.fleet_models import MODEL_COLUMNS
 from neurontools.views.fleet_page import (
     FleetContext,
     fleet_totals,
     job_columns,
     job_state_text,
+    models_title,
     problem_text,
     worst_jobs_first,
 )
@@ -29,6 +32,7 @@ from neurontools.web.tables import PageColumn, full_title, section, table, tiles
 
 _MOST_PROBLEMS = 20
 _MOST_JOBS = 200
+_MOST_MODELS = 50
 _RANK_OF_WARNING = 2  # rank of hosts with warnings in `severity_rank`; worse hosts have lower ranks
 _CELLS_A_COLUMN = 12  # a column of the terminal's table for wide screens has a rank of its least width divided by this
 _IDLE_BELOW_RATIO = DisplayThresholds().idle_below_ratio
@@ -45,6 +49,7 @@ def fleet_page(context: FleetContext, link: Callable[[HostRow], str], host_link:
         _problems(context, host_link),
         _totals(context),
         _jobs(context),
+        _models(context),
         _hosts(context, link),
         id="page",
     )
@@ -160,6 +165,19 @@ def _jobs(context: FleetContext) -> Node | None:
     return section(
         f"Jobs: {len(found)}", table("Jobs", columns, found[:_MOST_JOBS], ""), name="jobs", note="problems first"
     )
+
+
+def _models(context: FleetContext) -> Node | None:
+    if not context.models:
+        return None
+    columns: list[PageColumn[FleetModel]] = [
+        PageColumn("Model", lambda model: printable(model.name, 80), 0, True),
+        *[
+            PageColumn(full_title(each.title), each.read, each.least_width // _CELLS_A_COLUMN, False)
+            for each in MODEL_COLUMNS
+        ],
+    ]
+    return section(models_title(context), table("Models", columns, context.models[:_MOST_MODELS], ""), name="models")
 
 
 def _hosts(context: FleetContext, link: Callable[[HostRow], str]) -> Node:

@@ -223,6 +223,7 @@ class FleetView:
             rows=rows[choice.first : choice.first + _MAX_HOSTS_PER_PAGE],
             all_states=every,
             jobs=self._hiding.jobs(self._feed.jobs),
+            models=self._feed.models,
             now_seconds=time.monotonic(),
             now_unix_seconds=time.time(),
             interval_seconds=self._feed.interval_seconds,

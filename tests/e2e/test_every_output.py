@@ -25,7 +25,7 @@ from neurontools.cli.top.command import main as neuron_top
 from neurontools.exporters.exposition import encode_text
 from neurontools.exporters.snapshot_metrics import SnapshotMetrics
 from neurontools.fleet.document import document, document_json
-from neurontools.model import EccCounters, EndedProcess, Finding, Severity, Snapshot
+from neurontools.model import EccCounters, EndedProcess, Finding, ModelPlacement, ServedModel, Severity, Snapshot
 from neurontools.model.finding import FindingKind
 from neurontools.views.device_list import device_list_json, device_list_object, device_list_table
 from neurontools.views.ls_reports import EndedReport, ended_json, ended_text
@@ -80,9 +80,15 @@ def host() -> Snapshot:
         )
     )
     assert judged.health is not None
+    model = ServedModel("llm-7", (ModelPlacement(0, device_memory_bytes=4096),), queue_depth=37)
+    first, *others = judged.processes
     of_host = Finding(FindingKind.KERNEL_ERROR, Severity.CRITICAL, "a device has failed", "see dmesg", 1.0)
     marked = (replace(each, injected=each.reason.startswith(UNHEALTHY)) for each in judged.health.findings)
-    return replace(judged, health=replace(judged.health, findings=(*marked, of_host)))
+    return replace(
+        judged,
+        processes=(replace(first, served_models=(model,)), *others),
+        health=replace(judged.health, findings=(*marked, of_host)),
+    )
 
 
 def otlp(snapshot: Snapshot) -> str:
@@ -127,7 +133,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             "neuron-ls --health": ask(neuron_ls, "--health") + ask(neuron_ls, "--health", "-j"),
             "neuron-ls --ended": ended_text(report) + ended_json(report),
             "neuron-ls --hosts": fleet_table(states) + fleet_health_text(states),
-            "neuron-ls --hosts -j": document_json(document(states, 0.0, 0.0, jobs=[]), indent=1),
+            "neuron-ls --hosts -j": document_json(document(states, 0.0, 0.0, jobs=[], models=[]), indent=1),
             "neuron-top --once": pages("--socket", server.socket_path),
             "neuron-top --json": ask(neuron_top, "--json"),
             "neuron-top --json-lines": json.dumps(json.loads(ask(neuron_top, "--json-lines", "--count", "1"))),
@@ -164,6 +170,7 @@ ORIGINAL = Not("the original's format has no place for it")
 DEVICE, PROCESS = Not("a row is a device"), Not("a row is a process")
 HEALTH, ENDED = Not("it is about health only"), Not("it is about ended processes only")
 SUMMARY, SERIES = Not("a summary has no counters of devices"), Not("a series is of what runs; ask neuron-ls --ended")
+DETAILS = Not("the details of a process have it")
 SEE_HEALTH = Not("see neuron-ls --health")
 BUSY = Not("the page shows findings, not counters")
 MISSING, HOST, UNHEALTHY = "device 15 is missing", "a device has failed", "7 uncorrected ECC errors in HBM"
@@ -179,11 +186,12 @@ MARKS = {
     "units": "bytes|MiB|GB",
     "what can't be read": UNREAD,
     "marks of injected findings": r"\[injected\]|injected\W{1,4}[tT]rue",
+    "queues of served models": "llm-7",
 }
 """The facts, each with a pattern that an output without it does not have."""
 _TOP = (
     *("ND15✗missing", UNHEALTHY, HOST, "synthetic-1", "4242", BUSY),
-    *("ND15✗missing", r"17\.3 / 32 GB", UNREAD, INJECTED),
+    *("ND15✗missing", r"17\.3 / 32 GB", UNREAD, INJECTED, DETAILS),
 )
 _TOP_JSON = (
     r'"neuron_device": 15, "is_present": false, "utilization_ratio": null',
@@ -196,6 +204,7 @@ _TOP_JSON = (
     '"memory_total_bytes": 34359738368',
     UNREAD,
     '"is_injected": true',
+    '"name": "llm-7".*"queue_depth": 37',
 )
 _LS = (
     r"15 \(missing\) \| - ",
@@ -206,6 +215,7 @@ _LS = (
     "32 GB",
     Not("standard error has it, on a terminal without a daemon"),
     SEE_HEALTH,
+    ORIGINAL,
 )
 _J = (
     ORIGINAL,
@@ -216,6 +226,7 @@ _J = (
     ORIGINAL,
     Not("an unknown text is empty"),
     Not("the original names bytes memory_size"),
+    ORIGINAL,
     ORIGINAL,
     ORIGINAL,
 )
@@ -234,6 +245,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         '"memory_total_bytes": 34359738368',
         DEVICE,
         INJECTED,
+        DEVICE,
     ),
     "neuron-ls --loop": (
         " 15 - - - - - - -/- critical -",
@@ -246,6 +258,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         "TFLOPS GB % %",
         DEVICE,
         SEE_HEALTH,
+        DEVICE,
     ),
     "neuron-ls --health": (
         MISSING,
@@ -258,6 +271,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         "seconds",
         HEALTH,
         f'{INJECTED}.*"injected": true',
+        HEALTH,
     ),
     "neuron-ls --ended": (
         *(ENDED,) * 4,
@@ -265,6 +279,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         ENDED,
         '"flop_total": null',
         "CORE HOURS|CORE | HOURS",
+        ENDED,
         ENDED,
         ENDED,
     ),
@@ -279,6 +294,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         Not("all are counts"),
         SUMMARY,
         INJECTED,
+        Not("neuron-top --hosts has them"),
     ),
     "neuron-ls --hosts -j": (
         r'"neuron_device": 15, "is_present": false, "health": "critical"',
@@ -291,6 +307,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         "_bytes",
         Not("problem_count counts them"),
         '"is_injected": true',
+        '"name": "llm-7".*"queue_depth": 37',
     ),
     "neuron-top --once": _TOP,
     "neuron-top --json": _TOP_JSON,
@@ -306,6 +323,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         "_bytes",
         PROCESS,
         PROCESS,
+        Not("a cell is a number or a text"),
     ),
     "neuron-top --replay": _TOP_JSON,
     "neuron-monitor": (
@@ -317,6 +335,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         f'"mem_ecc_corrected":{HUGE}',
         Not("the original counts in integers, so an unknown count is 0"),
         "_bytes",
+        ORIGINAL,
         ORIGINAL,
         ORIGINAL,
     ),
@@ -331,6 +350,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         "_bytes",
         UNREAD,
         f'injected="true".*{UNHEALTHY}',
+        r'host_model_queue_depth\{model="llm-7"\} 37',
     ),
     "OTLP": (
         r"hw.status 1 1 \{'hw.id': 'neuron15', 'hw.type': 'gpu', 'hw.state': 'failed'\}",
@@ -343,8 +363,19 @@ TABLE: dict[str, tuple[str, ...]] = {
         "hw.gpu.memory.limit By ",
         Not("see /metrics"),
         f"{UNHEALTHY}.*'neuron.finding.injected': True",
+        r"neurontools.model.queue_depth \{request\} 37 .*llm-7",
     ),
-    "neuron-healthcheck": (MISSING, UNHEALTHY, HOST, *(HEALTH,) * 3, "null", "seconds", HEALTH, '"injected":true'),
+    "neuron-healthcheck": (
+        MISSING,
+        UNHEALTHY,
+        HOST,
+        *(HEALTH,) * 3,
+        "null",
+        "seconds",
+        HEALTH,
+        '"injected":true',
+        HEALTH,
+    ),
     "web page": (
         "ND 15 missing",
         UNHEALTHY,
@@ -356,6 +387,7 @@ TABLE: dict[str, tuple[str, ...]] = {
         "17.3 GB / 32 GB",
         UNREAD,
         INJECTED,
+        DETAILS,
     ),
 }
 

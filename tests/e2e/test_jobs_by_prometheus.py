@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.fleet.jobs import FleetJob, SlowFleetRank, StepSeconds
+from neurontools.fleet.models import FleetModel
 from neurontools.fleet.prometheus.feed import PrometheusFeed
 from neurontools.fleet.prometheus.queries import MOST_JOBS
 from neurontools.model import Severity
@@ -35,17 +36,29 @@ def part(name: str, run_id: str, state: str, *, ranks: int = 2, waits: dict[int,
     return "\n".join([*lines, ""])
 
 
+def model(name: str, **told: float) -> str:
+    values = {"neuroncores": 2, **told}
+    return "".join(f'neurontools_host_model_{metric}{{model="{name}"}} {each}\n' for metric, each in values.items())
+
+
 FINDING = (
     'neurontools_finding_seconds{finding="stuck",severity="critical",job_name="torchrun b",neuron_devices="0"} 9\n'
 )
 HOSTS = (
     "neurontools_health 0\n"
     + part("torchrun a", RUN, "training", waits={0: 0.2, 1: 0.2})
-    + part("own", "", "starting"),
+    + part("own", "", "starting")
+    + model("llm", requests_per_second=30, queue_wait_seconds=0.001, request_p99_seconds=0.5, memory_bytes=4096)
+    + model("idle"),
     "neurontools_health 3\n"
     + FINDING
     + part("torchrun a", RUN, "training", waits={2: 0.2, 3: 0.05})
-    + part("torchrun b", STUCK_RUN, "stuck", ranks=1),
+    + part("torchrun b", STUCK_RUN, "stuck", ranks=1)
+    + model("llm", requests_per_second=10, queue_wait_seconds=0.005, request_p99_seconds=0.25, queue_depth=3),
+)
+MODELS = (
+    FleetModel("llm", 4, 40.0, 0.5, 3, 0.002, 4096, host_count=2),
+    FleetModel("idle", 2, None, None, None, None, None, host_count=1),
 )
 
 
@@ -75,6 +88,8 @@ def asked(server: Prometheus) -> tuple[tuple[FleetJob, ...], tuple[str, ...], di
         feed.start()
         assert feed.wait_settled(HANG_SECONDS)
         assert feed.query_count <= 10
+        if len(feed.models) == len(MODELS) and feed.models[0].host_count == MODELS[0].host_count:
+            assert feed.models == MODELS
         return feed.jobs, feed.notes, feed.query_texts
 
 

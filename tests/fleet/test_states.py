@@ -83,7 +83,7 @@ def test_jobs_of_slurm_go_over_hosts_and_others_stay_on_theirs() -> None:
 
 def test_the_document_is_by_its_schema_and_says_nothing_that_is_not_known() -> None:
     states = [live("a", sick(Severity.CRITICAL), 90.0), lost("b", "gone")]
-    made = document(states, 100.0, 1.7e9, ("hosts:3: wrong",), jobs=())
+    made = document(states, 100.0, 1.7e9, ("hosts:3: wrong",), jobs=(), models=())
     read = json.loads(document_json(made))
     TypeAdapter(FleetDocument).validate_python(read)
     a, b = read["hosts"]
@@ -102,7 +102,7 @@ def test_whose_jobs_they_are_is_told_of_hosts_jobs_and_groups() -> None:
     jobs = (job("ada", "@bob", run_id="0123456789ab"),)
     a = live("a", sick(Severity.OK), jobs=jobs, job_count=4, further_users=("eve",), user_count=5)
     states = [a, lost("b", "gone")]
-    made = document(states, 100.0, 1.7e9, group_by="user", jobs=fleet_jobs(states))
+    made = document(states, 100.0, 1.7e9, group_by="user", jobs=fleet_jobs(states), models=())
     read = json.loads(document_json(made))
     of_a, of_b = read["hosts"]
     assert (of_a["users"], of_a["user_count"]) == (["ada", "@bob", "eve"], 5)
@@ -121,7 +121,7 @@ def test_whose_jobs_they_are_is_told_of_hosts_jobs_and_groups() -> None:
 
 
 def test_csv_is_a_line_a_host_and_no_formula() -> None:
-    made = document([live("a", sick(Severity.CRITICAL)), lost("b", "gone")], 100.0, 1.7e9, jobs=())
+    made = document([live("a", sick(Severity.CRITICAL)), lost("b", "gone")], 100.0, 1.7e9, jobs=(), models=())
     header, a, b = csv.reader(io.StringIO(csv_text(None) + csv_text(made)))
     assert dict(zip(header, a, strict=True))["worst"] == "'=1+1 stands still"
     assert dict(zip(header, b, strict=True))["neuroncore_count"] == ""

@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 
 from neurontools.fleet import summary as limits
 from neurontools.fleet.summary import HostSummary, JobStandstill, SummaryJob, encode_rank_runs, summarize_host
-from neurontools.model import Finding, Health, Job, RecentSteps, Severity, Snapshot, TrainingCounters
+from neurontools.model import (
+    Finding,
+    Health,
+    Job,
+    LatencyPercentiles,
+    ModelPlacement,
+    RecentSteps,
+    ServedModel,
+    ServedModelRates,
+    Severity,
+    Snapshot,
+    TrainingCounters,
+)
 from neurontools.model.jobs import JobSteps, RankSteps
 from neurontools.model.process import STEP_PARTS
 from neurontools.rpc.convert import from_message, to_message
@@ -37,6 +49,12 @@ def burst() -> Snapshot:
     for seconds in range(0, 200, 10):
         host.at(float(seconds))
     return host.at(200.0)
+
+
+def full_model(name: str) -> ServedModel:
+    latency = LatencyPercentiles(*[1e-9] * 8)
+    rates = ServedModelRates(1e-9, 1e-9, 1.0, 1e-9, latency, latency)
+    return ServedModel(name, (ModelPlacement(2**20, 1.0, 2**50),), 1, queue_depth=2**31, rates=rates)
 
 
 def test_an_idle_host_is_all_free() -> None:
@@ -159,6 +177,7 @@ def test_however_long_the_names_are_it_stays_within_its_bound(letter: str) -> No
             ),
             reporting=True,
             recent_steps=RecentSteps(10**9, (1e-9,) * len(STEP_PARTS), 1e-9, 1e9),
+            served_models=(full_model(f"{number}{text}"),),
         )
         for number, process in enumerate(snapshot.processes)
     )
@@ -179,6 +198,7 @@ def test_however_long_the_names_are_it_stays_within_its_bound(letter: str) -> No
     assert summary.host_name.startswith(letter * 5)
     assert summary.host_name.endswith("…")
     assert len(summary.jobs) == 3
+    assert (summary.models, summary.model_count) == ((), len(processes))
     assert summary.user_count == len(processes)
     assert len(summary.users) <= summary.user_count
     assert all(job.standstill is not None and len(job.standstill.absent_ranks) == 4 for job in summary.jobs)

@@ -9,6 +9,7 @@ import pytest
 
 from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.jobs import fleet_jobs
+from neurontools.fleet.models import fleet_models
 from neurontools.fleet.states import HostState, grouping_choices, worst_first
 from neurontools.fleet.summary import SummaryJob
 from neurontools.model import Finding, Health, Severity
@@ -41,7 +42,9 @@ HOSTS = [
 
 def context(states: list[HostState], glyphs: Glyphs = UNICODE, cursor: int = 0) -> FleetContext:
     rows, jobs = list_rows(states, worst_first), fleet_jobs(states)
-    return FleetContext(rows, tuple(states), jobs, 100.0, 1.7e9, 1.0, cursor=cursor, glyphs=glyphs)
+    return FleetContext(
+        rows, tuple(states), jobs, fleet_models(states), 100.0, 1.7e9, 1.0, cursor=cursor, glyphs=glyphs
+    )
 
 
 def rows_of(states: list[HostState], width: int = 140, height: int = 40) -> list[str]:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 from neurond.snapshots.rates import served_rates
 
-from neurontools.fleet.document import document
+from neurontools.fleet.document import document, document_json
 from neurontools.fleet.jobs import fleet_jobs
+from neurontools.fleet.models import fleet_models
+from neurontools.fleet.states import worst_first
 from neurontools.model import Job, ModelPlacement, ServedModel, TrainingCounters
 from neurontools.model.execution import LatencyCounts
 from neurontools.views.drawing.lines import plain_text
 from neurontools.views.drawing.render_context import RenderContext
-from neurontools.views.fleet_hosts import HostRow
+from neurontools.views.fleet_hosts import HostRow, list_rows
 from neurontools.views.fleet_page import FleetContext, fleet_page
 from neurontools.views.overview_page import overview_page
 from neurontools.views.processes_page import process_page
 from neurontools.views.top_document import top_document
-from tests.harness.fleet import live
+from neurontools.web.fleet_page import fleet_page as web_fleet_page
+from neurontools.web.nodes import html
+from tests.harness.fleet import live, lost
 from tests.harness.scenario_host import ScenarioHost
 
 HOST = ScenarioHost("trn1.2xlarge", "steady").at(30.0)
@@ -79,16 +84,43 @@ def test_the_fleet_has_the_requests_of_hosts_and_jobs() -> None:
     (job_process, *others) = SERVING.processes
     state = live("here", replace(SERVING, processes=(replace(job_process, job=Job("serve")), *others)))
     jobs = fleet_jobs([state])
-    fleet = document([state], 0.0, 0.0, jobs=jobs)
+    fleet = document([state], 0.0, 0.0, jobs=jobs, models=())
     for found in (fleet.hosts[0], fleet.hosts[0].jobs[0], fleet.jobs[0]):
         assert (found.requests_per_second, found.request_p99_seconds) == pytest.approx((10.2, 0.0995), rel=1e-2)
-    context = FleetContext([HostRow(state, "here")], (state,), jobs, 0.0, 0.0, 1.0)
+    context = FleetContext([HostRow(state, "here")], (state,), jobs, (), 0.0, 0.0, 1.0)
     lines = [plain_text(line) for line in fleet_page(context, 160, 30).lines]
     for titles in (line for line in lines if "REQ/S" in line):
         row = next(line for line in lines[lines.index(titles) :] if "10.2" in line)
         assert row[: titles.index("REQ/S") + 5].split()[-1] == "10.2"
         assert row[: titles.index("REQ P99") + 7].split()[-1] == "99.5ms"
     assert sum("REQ/S" in line for line in lines) == 2
+
+
+def test_the_fleet_has_queue_wait_and_memory_of_each_model_over_its_hosts() -> None:
+    assert RATED.rates is not None
+    rates = replace(RATED.rates, requests_per_second=30.6, queue_wait_seconds=0.001)
+    busier = replace(RATED, queue_depth=4, placements=RATED.placements[:1], rates=rates)
+    process = replace(HOST.processes[0], served_models=tuple(replace(busier, name=name) for name in ("bert", *"abc")))
+    states = [live("a", SERVING), live("b", replace(HOST, processes=(process,)))]
+    states += [lost("gone", "no route", states[0])]
+    models = fleet_models(states)
+    bert = models[0]
+    assert (bert.name, bert.host_count, bert.neuroncore_count, bert.queue_depth) == ("bert", 2, 3, 7)
+    assert bert.device_memory_bytes == 3 * 2**20
+    assert (bert.requests_per_second, bert.request_p99_seconds) == pytest.approx((40.8, 0.0995), rel=1e-2)
+    assert bert.queue_wait_seconds == pytest.approx(0.002), "a mean over requests, not over hosts"
+    assert {(model.name, model.host_count) for model in models[1:]} == {("a", 1), ("b", 1), ("traced", 1)}
+    fleet = json.loads(document_json(document(states, 0.0, 0.0, jobs=(), models=models)))
+    assert fleet["models"][0]["queue_depth"] == 7
+    assert [host["model_count"] for host in fleet["hosts"]] == [2, 4, 2]
+    assert fleet["hosts"][0]["models"][0]["queue_wait_seconds"] == pytest.approx(0.005)
+    context = FleetContext(list_rows(states, worst_first), tuple(states), (), models, 0.0, 0.0, 1.0)
+    lines = [plain_text(line) for line in fleet_page(context, 100, 40).lines]
+    heading = next(at for at, line in enumerate(lines) if "Models: 4, the 3 largest of each host" in line)
+    assert lines[heading + 1].split() == "MODEL HOSTS CORES REQ/S REQ P99 WAITING MEAN WAIT HBM".split()
+    assert lines[heading + 2].split() == ["bert", "2", "3", "40.8", "99.5ms", "7", "2.0ms", "3.0", "MB"]
+    page = web_fleet_page(context, lambda _row: "", lambda _name: "")
+    assert "40.8" in html(page)
 
 
 def test_the_details_have_latencies_histogram_queue_placement_and_tokens_of_each_model() -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from operator import attrgetter
 from typing import Any
 
 from neurontools.model import (
@@ -25,6 +26,8 @@ from neurontools.model import (
     HostMemory,
     LogicalNeuronCore,
     Process,
+    ServedModel,
+    ServedModelRates,
     Snapshot,
     SourceKind,
     logical_cores,
@@ -44,6 +47,7 @@ _EVENTS = (
     ("sram_uncorrected_total", "uncorrected", "sram"),
 )
 _STATES = {Severity.OK: "ok", Severity.NOTICE: "ok", Severity.WARNING: "degraded", Severity.CRITICAL: "failed"}
+_PERCENTILES = ("p50", "p90", "p99", "p100")
 _TIMEOUT_SECONDS = 5
 _LAST_SECONDS = 1.0  # timeout of the last export, when the daemon ends
 _SILENCE_SECONDS = 600.0
@@ -318,6 +322,33 @@ def _process_host_memory(snapshot: Snapshot) -> Iterator[Reading]:
         yield from _categories(process.host_memory, attributes)
 
 
+def _of_models(read: Callable[[ServedModel], float | None]) -> Callable[[Snapshot], Iterator[Reading]]:
+    """Returns a function that reads a value of each served model of each process."""
+
+    def readings(snapshot: Snapshot) -> Iterator[Reading]:
+        for process, attributes in _holders(snapshot):
+            for served in process.served_models:
+                yield read(served), attributes | {"neuron.model.name": served.name}
+
+    return readings
+
+
+def _model_latencies(snapshot: Snapshot) -> Iterator[Reading]:
+    for process, attributes in _holders(snapshot):
+        for served in process.served_models:
+            rates = served.rates or ServedModelRates()
+            for name, latency in (
+                ("request", rates.total_latency),
+                ("device", rates.device_latency),
+                ("first_token", rates.time_to_first_token),
+                ("output_token", rates.time_per_output_token),
+            ):
+                for percentile in _PERCENTILES:
+                    value = getattr(latency, f"{percentile}_seconds", None)
+                    of_model: Attributes = {"neuron.model.name": served.name, "latency": name, "percentile": percentile}
+                    yield value, attributes | of_model
+
+
 INSTRUMENTS = (
     Instrument("hw.gpu.utilization", "1", "Mean utilization of the device's cores", _device_utilization),
     Instrument("hw.gpu.memory.usage", "By", "HBM in use", _of_devices(_used_bytes)),
@@ -356,6 +387,25 @@ INSTRUMENTS = (
     Instrument("neurontools.device.host_memory", "By", "Host memory that serves the device", _device_host_memory),
     Instrument("neurontools.process.device_memory", "By", "Device memory of the process", _process_memory),
     Instrument("neurontools.process.host_memory", "By", "Host memory of the process by category", _process_host_memory),
+    *(
+        Instrument(f"neurontools.model.{name}", unit, description, _of_models(attrgetter(field)), is_counter=True)
+        for name, unit, description, field in (
+            ("requests", "{request}", "Requests that ended, including failed ones", "requests_total"),
+            ("failed_requests", "{request}", "Requests that failed", "failed_requests_total"),
+            ("calls", "{call}", "Executions of the model", "calls_total"),
+            ("samples", "{sample}", "Sum of the batch sizes of all executions", "samples_total"),
+            ("queue_wait", "s", "Sum of the waits of all requests", "queue_wait_seconds_total"),
+            ("tokens", "{token}", "Tokens that the model generated", "tokens_total"),
+        )
+    ),
+    Instrument("neurontools.model.queue_depth", "{request}", "Waiting requests", _of_models(attrgetter("queue_depth"))),
+    Instrument(
+        "neurontools.model.device_memory",
+        "By",
+        "Device memory of the model on all cores of the process",
+        _of_models(attrgetter("device_memory_bytes")),
+    ),
+    Instrument("neurontools.model.latency", "s", "Latencies of the last ten seconds by percentile", _model_latencies),
 )
 
 

@@ -32,12 +32,12 @@ def print_fleet(given: dict[str, str]) -> int:
     with feed:
         feed.start()
         feed.wait_settled()
-        states, jobs, problems = feed.states, feed.jobs, (*wrong, *feed.notes)
+        states, jobs, models, problems = feed.states, feed.jobs, feed.models, (*wrong, *feed.notes)
     for problem in problems:
         write_stderr(f"neuron-ls: {problem}")
     if "json-output" in given:
         now = time.monotonic()
-        fleet_document = document(by_name(states), now, time.time(), problems, jobs=jobs)
+        fleet_document = document(by_name(states), now, time.time(), problems, jobs=jobs, models=models)
         write_text(document_json(fleet_document, indent=2) + "\n")
     elif "health" in given:
         write_text(fleet_health_text(states))

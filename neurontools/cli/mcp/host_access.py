@@ -67,7 +67,8 @@ class HostAccess:
             feed.wait_settled()
             states = worst_first(self.hiding.hosts(feed.states))
             jobs = self.hiding.jobs(feed.jobs)
-            return document(states, time.monotonic(), time.time(), (*problems, *feed.notes), jobs=jobs)
+            notes = (*problems, *feed.notes)
+            return document(states, time.monotonic(), time.time(), notes, jobs=jobs, models=feed.models)
 
     @contextmanager
     def open_path(self, path: str) -> Iterator[tuple[int, str]]:

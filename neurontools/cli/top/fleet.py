@@ -117,7 +117,10 @@ def _write_fleet(given: dict[str, str], feed: FleetFeed, problems: tuple[str, ..
             states = feed.states
             way = group_by_option(given, states)
             notes = (*problems, *feed.notes)
-            fleet_document = document(worst_first(states), time.monotonic(), time.time(), notes, way, jobs=feed.jobs)
+            now, now_unix = time.monotonic(), time.time()
+            fleet_document = document(
+                worst_first(states), now, now_unix, notes, way, jobs=feed.jobs, models=feed.models
+            )
             if "csv" in given:
                 write_text(before + csv_text(fleet_document))
             elif "json-lines" in given:
@@ -140,6 +143,7 @@ def _write_fleet_screen(given: dict[str, str], feed: FleetFeed) -> None:
         group_by=group_by,
         all_states=states,
         jobs=feed.jobs,
+        models=feed.models,
         now_seconds=time.monotonic(),
         now_unix_seconds=time.time(),
         interval_seconds=feed.interval_seconds,

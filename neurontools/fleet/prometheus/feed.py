@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from neurontools.fleet.feed import DirectFeed, FleetFeed
 from neurontools.fleet.jobs import FleetJob
-from neurontools.fleet.prometheus.overview import QueryTime, read_host_states, read_job_count, read_jobs
+from neurontools.fleet.models import FleetModel
+from neurontools.fleet.prometheus.overview import QueryTime, read_host_states, read_job_count, read_jobs, read_models
 from neurontools.fleet.prometheus.queries import MEANINGS, MOST_JOBS, PROBE, OverviewQueries
 from neurontools.fleet.prometheus.server import (
     PrometheusAccess,
@@ -42,6 +43,7 @@ class PrometheusFeed(FleetFeed):
         self._server = PrometheusServer(url, access or PrometheusAccess())
         self._states: tuple[HostState, ...] = ()
         self._jobs: tuple[FleetJob, ...] = ()
+        self._models: tuple[FleetModel, ...] = ()
         self._notes: tuple[str, ...] = ()
         self._is_settled = False
         self.are_jobs_recorded = False  # whether Prometheus has our recording rules for jobs, as of the latest probe
@@ -64,6 +66,11 @@ class PrometheusFeed(FleetFeed):
     def jobs(self) -> tuple[FleetJob, ...]:
         """The jobs that are stuck, incomplete or largest; empty while the jobs are unknown."""
         return self._jobs
+
+    @property
+    def models(self) -> tuple[FleetModel, ...]:
+        """The served models with the most device memory; empty while the models are unknown."""
+        return self._models
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -166,6 +173,7 @@ class PrometheusFeed(FleetFeed):
         job_results = answers.get("jobs", ())
         names = {state.summary.host_name: state.place.name for state in self._states if state.summary is not None}
         self._jobs, count = read_jobs(job_results, names), read_job_count(job_results)
+        self._models = read_models(answers.get("rates", ()))
         if count > MOST_JOBS:
             notes[f"of {count} jobs the {MOST_JOBS} that are worst or largest are shown"] = None
         if not self._states:

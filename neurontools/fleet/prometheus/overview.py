@@ -11,6 +11,7 @@ from statistics import median
 from neurontools.fleet.device_conditions import decode_conditions
 from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.jobs import FleetJob, SlowFleetRank, StepSeconds
+from neurontools.fleet.models import FleetModel
 from neurontools.fleet.prometheus import queries
 from neurontools.fleet.prometheus.queries import DOWN, FULL_RATIO, SAMPLE_OF, OverviewQueries
 from neurontools.fleet.prometheus.server import PrometheusSample
@@ -176,6 +177,8 @@ def _summary(
         further_users=tuple(sorted(users - {""})),
         user_count=len(users) if are_users_known and users else None,
         requests_per_second=_rate_of(by_host, "requests", instance),
+        models=(),
+        model_count=None,
         **counts,
     )
 
@@ -261,6 +264,29 @@ def read_jobs(samples: tuple[PrometheusSample, ...], names: Mapping[str, str]) -
     found = [_job(key, title, values[key], slow.get(key[0]), names) for key, title in titles.items()]
     whole = [job for job in found if job is not None]
     return tuple(sorted(whole, key=lambda job: (-job.neuroncore_count, job.name, job.run_id or "", job.host_names)))
+
+
+def read_models(samples: Iterable[PrometheusSample]) -> tuple[FleetModel, ...]:
+    """Converts samples of the query for rates to served models, those with the most device memory first."""
+    values: dict[str, _Values] = {}
+    for sample in samples:
+        name = sample.labels.get("model", "")
+        if name and isfinite(sample.value) and sample.value >= 0:
+            values.setdefault(name, {})[sample.labels.get(SAMPLE_OF, "")] = sample.value
+    found = [
+        FleetModel(
+            name=shown_label(name),
+            neuroncore_count=_count(each, "neuroncores") or 0,
+            requests_per_second=each.get("requests_per_second"),
+            request_p99_seconds=each.get("request_p99_seconds"),
+            queue_depth=_count(each, "queue_depth"),
+            queue_wait_seconds=each.get("queue_wait_seconds"),
+            device_memory_bytes=int(each["device_memory_bytes"]) if "device_memory_bytes" in each else None,
+            host_count=_count(each, "hosts") or 1,
+        )
+        for name, each in values.items()
+    ]
+    return tuple(sorted(found, key=lambda model: (-(model.device_memory_bytes or 0), model.name)))
 
 
 def read_job_count(samples: tuple[PrometheusSample, ...]) -> int:

@@ -246,7 +246,7 @@ MEANINGS = {
     "counts": "held and free cores, jobs and users",
     "states": "utilization and health",
     "devices": "the condition of devices",
-    "rates": "steps and requests a second",
+    "rates": "steps and requests a second, and which models there are",
     "findings": "the texts of findings",
     "lost": "which hosts are lost",
     "clocks": "whose clock is wrong or snapshot is old",
@@ -275,10 +275,37 @@ _STATES = PackedQuery(
     PackedField("severity", 10, "neurontools_health"),
     *(PackedField(severity, 100, f'neurontools_findings{{severity="{severity}"}}') for severity in _SEVERITIES),
 )
-_RATES = " or ".join(
+_HOST_RATES = " or ".join(
     f'label_replace(max by (instance) (neurontools_{name}_per_second), "{SAMPLE_OF}", "{name}", "instance", ".*")'
     for name in ("steps", "requests")
 )
+
+MOST_MODELS = 50
+"""Limit on models in an answer. A model has at most seven samples of about 90 bytes."""
+
+_ON_HOST = "neurontools_host_model_"
+_MODEL_REQUESTS = f"{_ON_HOST}requests_per_second"
+MODEL_QUANTITIES = {
+    "hosts": f"count by (model) ({_ON_HOST}neuroncores)",
+    "neuroncores": f"sum by (model) ({_ON_HOST}neuroncores)",
+    "requests_per_second": f"sum by (model) ({_MODEL_REQUESTS})",
+    "request_p99_seconds": f"max by (model) ({_ON_HOST}request_p99_seconds)",
+    "queue_depth": f"sum by (model) ({_ON_HOST}queue_depth)",
+    "queue_wait_seconds": (
+        f"sum by (model) ({_ON_HOST}queue_wait_seconds * {_MODEL_REQUESTS})"
+        f" / (sum by (model) ({_MODEL_REQUESTS} and {_ON_HOST}queue_wait_seconds) > 0)"
+    ),
+    "device_memory_bytes": f"sum by (model) ({_ON_HOST}memory_bytes)",
+}
+"""Maps values of the label SAMPLE_OF to expressions for each served model."""
+
+_MODELS = " or ".join(
+    f'label_replace({expression}, "{SAMPLE_OF}", "{name}", "model", ".*")'
+    for name, expression in MODEL_QUANTITIES.items()
+)
+# A model without device memory counts as 0.
+_LARGEST = f"topk({MOST_MODELS}, {MODEL_QUANTITIES['device_memory_bytes']} or 0 * {MODEL_QUANTITIES['neuroncores']})"
+_RATES = f"{_HOST_RATES} or (({_MODELS}) and on (model) {_LARGEST})"
 
 
 class OverviewQueries:
