@@ -25,6 +25,7 @@ from neurond.peers.connection_proxy import ConnectionProxy
 from neurond.peers.limits import PeerLimiter, limits_for
 from neurond.reloading import ConfigurationReloader
 from neurond.service.attach_socket import AttachSocket
+from neurond.service.diagnosis_service import DiagnosisService
 from neurond.service.monitor_service import FaultService, MonitorService
 from neurond.service.runtime_service import RuntimeService
 from neurond.service.server import (
@@ -150,7 +151,13 @@ class Daemon:
             from neurond.service.network_api import NetworkApi
 
             self._network = NetworkApi(self._settings, self._monitor, files_each, self._audit.record)
-        server, health = build_server(self._monitor, self._runtime, FaultService(self._faults), calls)
+        server, health = build_server(
+            self._monitor,
+            self._runtime,
+            FaultService(self._faults),
+            DiagnosisService(publisher.store, publisher.rules.diagnosis),
+            calls,
+        )
         try:
             first = await publisher.publish_first()
             self._start_simulation_outputs(first)

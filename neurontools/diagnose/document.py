@@ -33,6 +33,7 @@ class DiagDocument(TypedDict):
     seconds: float
     stack: str | None
     proves: str
+    kept: str | None
     exit_code: int
     summary: str
     results: list[ResultDocument]

@@ -39,6 +39,7 @@ _TEST_OF_FINDING: dict[str, str] = {
     FindingKind.KERNEL_ERROR: "kernel-log",
     FindingKind.WAS_RESET: "kernel-log",
     FindingKind.MEMORY_NEARLY_FULL: "memory",
+    FindingKind.TEST_FAILED: "earlier-runs",
 }
 """Test that reports each kind of finding. The test `processes` reports all other kinds."""
 _OUTCOMES = {CheckLevel.OK: Outcome.PASS, CheckLevel.NOTE: Outcome.WARN, CheckLevel.PROBLEM: Outcome.FAIL}
@@ -48,7 +49,9 @@ _PASSED = {
     "kernel-log": "no hardware error",
     "memory": "HBM is free",
     "processes": "no problem of a process",
+    "earlier-runs": "no failed test of an earlier run",
 }
+_TESTS_OF_CALLER = ("daemon", "variables")  # their results depend on the user or the environment of the command
 _HELD = "processes hold cores of the device"
 
 
@@ -71,7 +74,14 @@ def run_host_tests(
         yield from _network_results(state, context)
     for name in _PASSED:
         if name in names:
-            yield from _device_results(state, name, device_indices)
+            yield from _device_results(state, name, device_indices, names)
+
+
+def reportable_results(results: Iterable[TestResult]) -> tuple[list[TestResult], list[TestResult]]:
+    """Returns the failed and the passed results that are about the host, and that the daemon does not know itself."""
+    own = [result for result in results if not result.is_finding and result.test not in _TESTS_OF_CALLER]
+    failed = [result for result in own if result.outcome is Outcome.FAIL]
+    return failed, [result for result in own if result.outcome in (Outcome.PASS, Outcome.WARN)]
 
 
 def _daemon_results(state: HostState) -> Iterator[TestResult]:
@@ -135,12 +145,19 @@ def _network_results(state: HostState, context: CheckContext) -> Iterator[TestRe
         )
 
 
-def _device_results(state: HostState, test: str, device_indices: Sequence[int]) -> Iterator[TestResult]:
+def _device_results(
+    state: HostState, test: str, device_indices: Sequence[int], names: Collection[str]
+) -> Iterator[TestResult]:
     if state.health is None:
         reason = f"neurond {state.daemon_version or 'of an unknown version'} derives no findings"
         yield TestResult(test, Outcome.NOT_RUN, reason, "update neurond")
         return
-    found = [finding for finding in state.health.findings if _TEST_OF_FINDING.get(finding.kind, "processes") == test]
+    found = [
+        finding
+        for finding in state.health.findings
+        if _TEST_OF_FINDING.get(finding.kind, "processes") == test
+        and not (finding.kind == FindingKind.TEST_FAILED and finding.part in names)  # this run repeats the test
+    ]
     for finding in found:
         if not finding.device_indices:
             yield _finding_result(test, finding, None)
@@ -213,4 +230,5 @@ def _finding_result(test: str, finding: Finding, device_index: int | None) -> Te
         device_index,
         finding.neuroncore_index,
         injected=finding.injected,
+        is_finding=True,
     )

@@ -35,7 +35,7 @@ class TestResult:
     """Outcome of a test on the host, a device or a core.
 
     `expected` is the value that `measured` is compared with, and `source` says where it comes from. Both numbers have
-    the unit `unit`.
+    the unit `unit`. With `is_finding`, the result repeats a finding of the daemon.
     """
 
     __test__ = False  # pytest collects classes of this name
@@ -51,13 +51,15 @@ class TestResult:
     unit: str = ""
     source: str = ""
     injected: bool = False
+    is_finding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DiagReport:
     """All results of one run.
 
-    `stack` names the software that computed; "" if nothing was executed. `proves` says what a pass proves.
+    `stack` names the software that computed; "" if nothing was executed. `proves` says what a pass proves. `kept` says
+    whether the daemon keeps the failed tests as findings; "" if it has nothing to keep.
     """
 
     level: int
@@ -69,6 +71,7 @@ class DiagReport:
     stack: str
     proves: str
     results: tuple[TestResult, ...]
+    kept: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -117,7 +120,8 @@ def report_text(report: DiagReport) -> str:
         if result.action:
             lines.append(f"{'':<{sum(widths)}}do: {escape_controls(result.action)}")
     stack = [f"Computed by {report.stack}."] if report.stack else []
-    return "\n".join((*lines, report.summary, *stack, report.proves, ""))
+    kept = [report.kept] if report.kept else []
+    return "\n".join((*lines, report.summary, *kept, *stack, report.proves, ""))
 
 
 def report_document(report: DiagReport) -> DiagDocument:
@@ -132,6 +136,7 @@ def report_document(report: DiagReport) -> DiagDocument:
         "seconds": round(report.seconds, 3),
         "stack": report.stack or None,
         "proves": report.proves,
+        "kept": report.kept or None,
         "exit_code": report.exit_code,
         "summary": report.summary,
         "results": [

@@ -44,6 +44,7 @@ TESTS = (
     DiagTest("kernel-log", 1, "the kernel log has no hardware error and no failed reset of a device"),
     DiagTest("memory", 1, "a device that no process holds has free HBM"),
     DiagTest("processes", 1, "no process on the device hangs, fails or is slow"),
+    DiagTest("earlier-runs", 1, "no test of the device that this run leaves out failed in an earlier run"),
     DiagTest(
         "matmul",
         2,

@@ -47,6 +47,7 @@ class FindingKind(StrEnum):
     WAITING = "waiting"
     CORES_WITHOUT_MODEL = "cores_without_model"
     DUPLICATED_WEIGHTS = "duplicated_weights"
+    TEST_FAILED = "test_failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Finding:
     pids: tuple[int, ...] = ()  # all processes that the finding concerns, including `pid`
     neuroncore_index: int | None = None  # index of the affected logical core, under the LNC of the process
     part: str | None = (
-        None  # affected part: of the device (driver's name: hbm) or of step time (STEP_PARTS); `requests`
+        None  # affected part: of the device (driver's name: hbm) or of step time (STEP_PARTS); `requests`; a test
     )
     job: str | None = (
         None  # the job that the finding concerns: "Slurm job 17", "pod default/train-0", "train.py (4711)"

@@ -216,6 +216,7 @@ _TABLE: dict[tuple[str, str | None], tuple[str, Owner]] = {
     (FindingKind.KERNEL_ERROR, "reset_failed"): ("RESET_FAILED", Owner.NODE),
     (FindingKind.KERNEL_ERROR, None): ("HARDWARE_ERROR", Owner.NODE),
     (FindingKind.WAS_RESET, None): ("WAS_RESET", Owner.NODE),
+    (FindingKind.TEST_FAILED, None): ("TEST_FAILED", Owner.NODE),
     (FindingKind.STUCK, None): ("HANG", Owner.USER),
     (FindingKind.NUMERICAL_ERRORS, None): ("NUMERICAL_ERROR", Owner.USER),
     (FindingKind.FAILED_EXECUTIONS, "timeout"): ("EXECUTION_TIMEOUT", Owner.USER),

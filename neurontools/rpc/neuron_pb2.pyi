@@ -1296,6 +1296,91 @@ class HealFaultsResponse(google.protobuf.message.Message):
 global___HealFaultsResponse = HealFaultsResponse
 
 @typing.final
+class ReportDiagnosisRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LEVEL_FIELD_NUMBER: builtins.int
+    RESULTS_FIELD_NUMBER: builtins.int
+    level: builtins.int
+    """Level of the run, 1 to 9."""
+    @property
+    def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DiagnosisResult]:
+        """The passed and failed tests of the run, at most 4096."""
+
+    def __init__(
+        self,
+        *,
+        level: builtins.int = ...,
+        results: collections.abc.Iterable[global___DiagnosisResult] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["level", b"level", "results", b"results"]) -> None: ...
+
+global___ReportDiagnosisRequest = ReportDiagnosisRequest
+
+@typing.final
+class DiagnosisResult(google.protobuf.message.Message):
+    """Result of a test of neuron-diag that passed or failed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEST_FIELD_NUMBER: builtins.int
+    FAILED_FIELD_NUMBER: builtins.int
+    DEVICE_INDEX_FIELD_NUMBER: builtins.int
+    NEURONCORE_INDEX_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    ACTION_FIELD_NUMBER: builtins.int
+    INJECTED_FIELD_NUMBER: builtins.int
+    test: builtins.str
+    """Name of the test, such as "matmul": at most 64 small letters, digits and hyphens."""
+    failed: builtins.bool
+    """Whether the test failed."""
+    device_index: builtins.int
+    """Device of the result; absent: the host."""
+    neuroncore_index: builtins.int
+    """Logical core of the result, under the default LNC of the host."""
+    reason: builtins.str
+    """Why the test failed, a sentence. The daemon keeps 500 characters."""
+    action: builtins.str
+    """The next step for the operator. The daemon keeps 500 characters."""
+    injected: builtins.bool
+    """Whether an injected fault caused the failure."""
+    def __init__(
+        self,
+        *,
+        test: builtins.str = ...,
+        failed: builtins.bool = ...,
+        device_index: builtins.int | None = ...,
+        neuroncore_index: builtins.int | None = ...,
+        reason: builtins.str = ...,
+        action: builtins.str = ...,
+        injected: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_device_index", b"_device_index", "_neuroncore_index", b"_neuroncore_index", "device_index", b"device_index", "neuroncore_index", b"neuroncore_index"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_device_index", b"_device_index", "_neuroncore_index", b"_neuroncore_index", "action", b"action", "device_index", b"device_index", "failed", b"failed", "injected", b"injected", "neuroncore_index", b"neuroncore_index", "reason", b"reason", "test", b"test"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_device_index", b"_device_index"]) -> typing.Literal["device_index"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_neuroncore_index", b"_neuroncore_index"]) -> typing.Literal["neuroncore_index"] | None: ...
+
+global___DiagnosisResult = DiagnosisResult
+
+@typing.final
+class ReportDiagnosisResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FINDINGS_FIELD_NUMBER: builtins.int
+    findings: builtins.int
+    """Number of findings of neuron-diag that the daemon keeps now."""
+    def __init__(
+        self,
+        *,
+        findings: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["findings", b"findings"]) -> None: ...
+
+global___ReportDiagnosisResponse = ReportDiagnosisResponse
+
+@typing.final
 class InjectedFault(google.protobuf.message.Message):
     """A fault that was injected and has not been healed."""
 

@@ -622,3 +622,80 @@ class FaultService(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class DiagnosisServiceStub(object):
+    """Results of neuron-diag. Only the user of the daemon and root may report them (else PERMISSION_DENIED).
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ReportDiagnosis = channel.unary_unary(
+                '/neurontools.v1.DiagnosisService/ReportDiagnosis',
+                request_serializer=neurontools_dot_v1_dot_neuron__pb2.ReportDiagnosisRequest.SerializeToString,
+                response_deserializer=neurontools_dot_v1_dot_neuron__pb2.ReportDiagnosisResponse.FromString,
+                _registered_method=True)
+
+
+class DiagnosisServiceServicer(object):
+    """Results of neuron-diag. Only the user of the daemon and root may report them (else PERMISSION_DENIED).
+    """
+
+    def ReportDiagnosis(self, request, context):
+        """Keeps each failed test as a finding until a later run passes it, or the daemon ends. Errors: INVALID_ARGUMENT if a
+        device does not exist or a value is out of range. Returns when snapshots have the findings, after a second at most.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_DiagnosisServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ReportDiagnosis': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportDiagnosis,
+                    request_deserializer=neurontools_dot_v1_dot_neuron__pb2.ReportDiagnosisRequest.FromString,
+                    response_serializer=neurontools_dot_v1_dot_neuron__pb2.ReportDiagnosisResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'neurontools.v1.DiagnosisService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('neurontools.v1.DiagnosisService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class DiagnosisService(object):
+    """Results of neuron-diag. Only the user of the daemon and root may report them (else PERMISSION_DENIED).
+    """
+
+    @staticmethod
+    def ReportDiagnosis(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/neurontools.v1.DiagnosisService/ReportDiagnosis',
+            neurontools_dot_v1_dot_neuron__pb2.ReportDiagnosisRequest.SerializeToString,
+            neurontools_dot_v1_dot_neuron__pb2.ReportDiagnosisResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -361,3 +361,41 @@ class FaultServiceServicer(metaclass=abc.ABCMeta):
         """Ends faults and removes all their effects. NOT_FOUND if no fault has one of these numbers."""
 
 def add_FaultServiceServicer_to_server(servicer: FaultServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+
+class DiagnosisServiceStub:
+    """Results of neuron-diag. Only the user of the daemon and root may report them (else PERMISSION_DENIED)."""
+
+    def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
+    ReportDiagnosis: grpc.UnaryUnaryMultiCallable[
+        neurontools.rpc.neuron_pb2.ReportDiagnosisRequest,
+        neurontools.rpc.neuron_pb2.ReportDiagnosisResponse,
+    ]
+    """Keeps each failed test as a finding until a later run passes it, or the daemon ends. Errors: INVALID_ARGUMENT if a
+    device does not exist or a value is out of range. Returns when snapshots have the findings, after a second at most.
+    """
+
+class DiagnosisServiceAsyncStub:
+    """Results of neuron-diag. Only the user of the daemon and root may report them (else PERMISSION_DENIED)."""
+
+    ReportDiagnosis: grpc.aio.UnaryUnaryMultiCallable[
+        neurontools.rpc.neuron_pb2.ReportDiagnosisRequest,
+        neurontools.rpc.neuron_pb2.ReportDiagnosisResponse,
+    ]
+    """Keeps each failed test as a finding until a later run passes it, or the daemon ends. Errors: INVALID_ARGUMENT if a
+    device does not exist or a value is out of range. Returns when snapshots have the findings, after a second at most.
+    """
+
+class DiagnosisServiceServicer(metaclass=abc.ABCMeta):
+    """Results of neuron-diag. Only the user of the daemon and root may report them (else PERMISSION_DENIED)."""
+
+    @abc.abstractmethod
+    def ReportDiagnosis(
+        self,
+        request: neurontools.rpc.neuron_pb2.ReportDiagnosisRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[neurontools.rpc.neuron_pb2.ReportDiagnosisResponse, collections.abc.Awaitable[neurontools.rpc.neuron_pb2.ReportDiagnosisResponse]]:
+        """Keeps each failed test as a finding until a later run passes it, or the daemon ends. Errors: INVALID_ARGUMENT if a
+        device does not exist or a value is out of range. Returns when snapshots have the findings, after a second at most.
+        """
+
+def add_DiagnosisServiceServicer_to_server(servicer: DiagnosisServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

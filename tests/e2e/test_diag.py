@@ -89,9 +89,12 @@ def test_each_fault_fails_the_test_that_claims_to_find_it(
         assert outcomes(document, test, 2) == {"pass"}, document
     failed = [each for each in document["results"] if each["outcome"] == "fail"]
     assert any(each["injected"] and each["action"] for each in failed)
+    kept = [finding for finding in daemon.findings("test_failed") if finding.device_indices == (1,)]
+    assert [(finding.part, finding.injected) for finding in kept] == [(test, True)]
     fault_calls.heal(daemon.socket)
     wait_until(lambda: not daemon.holders())
     assert diag(daemon, tmp_path, "--test", names, "--device", "1-2")["exit_code"] == 0
+    assert not daemon.findings("test_failed")
 
 
 class TimeIsOver(Exception):

@@ -247,18 +247,23 @@ class FaultService:
                     await self._armed.wait()
 
     async def _admitted(self, context: Context) -> tuple[FaultInjector, PeerCredentials]:
-        peer = self.peer_of_call(context)
-        if peer is None or peer.uid not in (os.geteuid(), 0):
-            await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED,
-                "only the user of the daemon may inject and heal faults; use that account",
-            )
+        peer = await admit_daemon_user(self.peer_of_call(context), "inject and heal faults", context)
         if self._faults is None:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "its devices are not simulated, so they can't have faults; start neurond --simulate TYPE",
             )
         return self._faults, peer
+
+
+async def admit_daemon_user(peer: PeerCredentials | None, action: str, context: Context) -> PeerCredentials:
+    """Returns the peer of a call. Aborts the call unless the peer has the user of the daemon or is root."""
+    if peer is None or peer.uid not in (os.geteuid(), 0):
+        await context.abort(
+            grpc.StatusCode.PERMISSION_DENIED, f"only the user of the daemon may {action}; use that account"
+        )
+        raise AssertionError("abort always raises")
+    return peer
 
 
 def _read(request: neuron_pb2.FaultRequest) -> FaultRequest:

@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from neurond.peers.connection_proxy import CALL_COST
 from neurond.peers.limits import LimitReached, Peer, PeerCredentials, PeerLimiter, ResourceKind
+from neurond.service.diagnosis_service import DiagnosisService
 from neurond.service.monitor_service import FaultService, MonitorService
 from neurond.service.runtime_service import RuntimeService
 from neurontools.net.tls import Role
@@ -185,15 +186,19 @@ def _is_logged(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], blamed))
 
 
-_SERVICES = ("MonitorService", "RuntimeService", "FaultService")
+_SERVICES = ("MonitorService", "RuntimeService", "FaultService", "DiagnosisService")
 
 
 def build_server(
-    monitor: MonitorService, runtime: RuntimeService, faults: FaultService, calls: OpenCalls[PeerCredentials]
+    monitor: MonitorService,
+    runtime: RuntimeService,
+    faults: FaultService,
+    diagnosis: DiagnosisService,
+    calls: OpenCalls[PeerCredentials],
 ) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
     """Creates the gRPC server of the daemon's Unix socket, without a port, and its health service."""
     server = new_server()
-    faults.peer_of_call = calls.peer_of_call
+    faults.peer_of_call = diagnosis.peer_of_call = calls.peer_of_call
     methods = {
         "MonitorService": monitor_handlers(monitor, calls),
         "RuntimeService": {
@@ -203,6 +208,9 @@ def build_server(
         "FaultService": {
             "InjectFaults": unary_handler(calls, faults.inject_faults, neuron_pb2.InjectFaultsRequest),
             "HealFaults": unary_handler(calls, faults.heal_faults, neuron_pb2.HealFaultsRequest),
+        },
+        "DiagnosisService": {
+            "ReportDiagnosis": unary_handler(calls, diagnosis.report, neuron_pb2.ReportDiagnosisRequest),
         },
     }
     names = [f"neurontools.v1.{service}" for service in methods]

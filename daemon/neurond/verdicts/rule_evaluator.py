@@ -19,6 +19,7 @@ from neurond.verdicts.device_rules import (
     missing_devices,
     unhealthy_components,
 )
+from neurond.verdicts.diagnosis import DiagnosisRecord
 from neurond.verdicts.evidence import (
     HealedProcesses,
     HealthThresholds,
@@ -60,11 +61,12 @@ _RULES: tuple[_Rule, ...] = (
 class RuleEvaluator:
     """Evaluates the rules and remembers since when each finding holds. Belongs to the event loop's thread.
 
-    Call `evaluate` with every tick's snapshot, in order.
+    Call `evaluate` with every tick's snapshot, in order. `diagnosis` has the failed tests of neuron-diag.
     """
 
     def __init__(self, limits: HealthThresholds | None = None) -> None:
         self.limits = limits or HealthThresholds()
+        self.diagnosis = DiagnosisRecord()
         self._anchors: deque[Snapshot] = deque(maxlen=_ANCHORS)
         self._rules: tuple[_Rule, ...] = (*_RULES, EccRule(), MemoryRule(), LatencyRule(), RequestLatencyRule())
         self._failing_cores = FailingCoreRule()
@@ -116,6 +118,7 @@ class RuleEvaluator:
             self._failing_cores.update(snapshot, map(since_healing, new)),
             self._orphans.update(snapshot, limits.idle_seconds),
             self._kernel_errors.update(snapshot, logged, limits.window_seconds),
+            self.diagnosis.findings(snapshot.taken_at_unix_seconds),
         )
         findings = self._with_begin_times(mark_injected(found, snapshot, self._healed.corrupted_pids))
         health = Health(evaluated_devices(snapshot), findings=findings).with_unknown(unknown)

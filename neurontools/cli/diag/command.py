@@ -241,6 +241,27 @@ class _Run:
                 raise UserError(f"--device: this host has no device {index}; it has {len(known)} devices", EXIT_USAGE)
         return chosen
 
+    def _report_to_daemon(self) -> str:
+        """Reports failed tests, and passed ones that failed earlier. Returns whether the daemon keeps findings."""
+        from neurontools.diagnose.level1 import reportable_results
+        from neurontools.model.finding import FindingKind
+
+        state = self._state
+        if state is None or state.health is None:
+            return ""
+        failed, passed = reportable_results(self._results)
+        if not failed and not any(finding.kind == FindingKind.TEST_FAILED for finding in state.health.findings):
+            return ""
+        from neurontools.rpc.diagnosis_calls import report_diagnosis
+
+        try:
+            count = report_diagnosis(state.socket_path, self._level, failed, passed)
+        except UserError as error:
+            return f"neurond does not keep these results: {error}."
+        if not count:
+            return "neurond keeps no failed test any more."
+        return "neurond keeps the failed tests as findings until a later run passes them, or it restarts."
+
     def _report(self, began_at_unix_seconds: float, seconds: float) -> "DiagReport":
         from neurontools.diagnose.results import DiagReport
 
@@ -252,6 +273,7 @@ class _Run:
             device_count=None if state is None else len(state.expected_indices),
             began_at_unix_seconds=began_at_unix_seconds,
             seconds=seconds,
+            kept=self._report_to_daemon(),
             stack=self._stack_name,
             proves=_PROVES_SIMULATED if state is not None and state.is_simulated else self._proves,
             results=tuple(self._results),
