@@ -329,7 +329,7 @@ def _memory_growth(facts: RunFacts) -> Advice | None:
         rule="memory-growth",
         truth=Truth.SCRIPT,
         measured=f"HBM grew from {bytes_text(int(first))} to {bytes_text(int(last))}, in {rises:.0f} of {steps} steps",
-        place=facts.main_call_site("mark_step"),
+        place=None,
         fix="keep values without their graphs: total += loss.detach(); drop results that you no longer need",
         effect="the run does not end out of memory",
         effect_is=EffectBasis.COUNTED,
@@ -492,6 +492,7 @@ _RULES: dict[str, Callable[[RunFacts], Advice | None]] = {
     "idle-cores": _idle_cores,
     "deprecated-variable": _deprecated_variable,
 }
+_READ_RULES = ("host-read", "read-after-step")  # redundant at a line that torch.save makes slow
 RULES = (*_RULES, *INFERENCE_RULES)
 """The names of all rules of advice."""
 
@@ -512,6 +513,8 @@ def find_advice(
     else:
         rules = [rule for name, rule in _RULES.items() if name not in ignored]
         found = [advice for rule in rules if (advice := rule(facts)) is not None]
+        saves = {advice.place for advice in found if advice.rule == "checkpoint-cost"} - {None}
+        found = [each for each in found if each.rule not in _READ_RULES or each.place not in saves]
         if predicts_savings:
             found = [replace(advice, saving=find_saving(advice.rule, facts)) for advice in found]
     return sorted(found, key=lambda advice: -advice.lost_ratio)

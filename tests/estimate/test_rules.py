@@ -86,7 +86,13 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("recompile", "", {"steps": 40, "places": [place("graph", 3) | {"late_steps": [6, 8, 11]}]}),
     ("recompile", "7: 4 new graphs", {"steps": 40, "places": [place("graph", 4) | {"late_steps": [6, 8, 30, 39]}]}),
     ("host-read", "", {"places": [place(READ, 50)]}),
+    ("recompile", "", {"places": [place("library graph by lightning", 9)]}),
     ("host-read", "", {"places": [place(f"library {READ} by transformers", 100)]}),
+    (
+        "host-read",
+        "",
+        {"training_seconds": 10.0, "save_seconds": 9.0, "places": [place(READ, 100), place("save", 100)]},
+    ),
     (
         "host-read",
         "7: the host read a value 61 times in 100",
@@ -147,7 +153,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("memory-growth", "", {**GROWN, "hbm_rises_total": 50}),
     ("memory-growth", "", {**GROWN, "hbm_latest_bytes": 105 * MIB - 1}),
     ("memory-growth", "", {**GROWN, "hbm_warm_bytes": 0, "hbm_latest_bytes": MIB - 1}),
-    ("memory-growth", "7: HBM grew from 100.0 MB to 105.0 MB, in 51 of 100 steps", {**GROWN, "places": [LOOP]}),
+    ("memory-growth", ": HBM grew from 100.0 MB to 105.0 MB, in 51 of 100 steps", {**GROWN, "places": [LOOP]}),
     ("hbm-headroom", "", {"hbm_limit_bytes": 1000, "hbm_peak_bytes": 900}),
     ("hbm-headroom", "", {"hbm_limit_bytes": 0, "hbm_peak_bytes": 900}),
     ("hbm-headroom", "of HBM at the peak", {"hbm_limit_bytes": 1000, "hbm_peak_bytes": 901}),

@@ -157,15 +157,17 @@ class CallSiteCounter:
         Does nothing if there is no such line. With `names_package`, an event that a package that runs the training loop
         causes has a cause of its own, such as "library read by transformers".
         """
-        own = next((line for line in lines or () if not line.is_package), None)
-        if own is not None:
-            call_site = (cause, own.file, own.line)
+        own = next((at for at, line in enumerate(lines or ()) if not line.is_package), None)
+        if lines and own is not None:
+            package = loop_package(lines[own - 1].file, with_models=False) if own else None
+            file, number = lines[own].file, lines[own].line
         else:
             frame, package = _script_frame(sys._getframe(1))  # noqa: SLF001  (documented; cheaper than `inspect`)
             if frame is None:
                 return
-            full_cause = cause if package is None or not names_package else f"{LIBRARY_PREFIX}{cause} by {package}"
-            call_site = (full_cause, frame.f_code.co_filename, frame.f_lineno)
+            file, number = frame.f_code.co_filename, frame.f_lineno
+        full_cause = cause if package is None or not names_package else f"{LIBRARY_PREFIX}{cause} by {package}"
+        call_site = (full_cause, file, number)
         if call_site in self.counts or len(self.counts) < _MAX_CALL_SITES:
             self.counts[call_site] += 1
             if self._latest.get(call_site) != self.step:

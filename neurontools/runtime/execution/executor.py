@@ -342,7 +342,9 @@ class Executor:
         self._late_graph_stack = None
         if steps.steps_total >= WARM_UP_STEPS:
             self._late_graph_stack = stack = cause_stack(graph, change)
-            call_sites.count_call(LATE_GRAPH, None if stack is None else ring.stack_table.stacks[stack].lines)
+            # Batches come from the script, also if a library loads them; a library may change operators of its own.
+            lines = None if stack is None else ring.stack_table.stacks[stack].lines
+            call_sites.count_call(LATE_GRAPH, lines, names_package=change.operator_position is not None)
             ring.traced_steps = TRACED_STEPS
         hash_text = graph_hash(text)
         compiled = self.cache.find(hash_text, flags)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -167,6 +168,7 @@ def _compute_type(instruction: Instruction, compiled: CompiledGraph, numerics: N
 
 _MOST_EARLIER_GRAPHS = 8
 _INPUT = " = input "
+_LAYOUT = re.compile(r"\w+\[[\d,]*\]\{[\d,]*\}")  # such as float32[8,16]{16,1}, as `TensorLayout.text` writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,7 @@ class GraphChanges:
             elif len(earlier_inputs) != len(inputs):
                 self.latest.append(f"it has {len(inputs)} inputs where it had {len(earlier_inputs)}")
             else:
-                self.latest.append("a constant in it has changed, or other results of it are needed later")
+                self.latest.append(_operator_change(earlier_operators, operators, position))
                 change = GraphChange(operator_position=position)
         elif self._earlier_graphs:
             before = self._earlier_graphs[-1][1]
@@ -245,6 +247,18 @@ def _first_changed(old: Sequence[str], now: Sequence[str]) -> int | None:
     """Returns the first position of `now` at which both lists differ; None if there is none."""
     different = (at for at, text in enumerate(now) if at >= len(old) or old[at] != text)
     return next(different, None)
+
+
+def _operator_change(old: Sequence[str], now: Sequence[str], position: int | None) -> str:
+    if position is None:
+        return "other results of it are needed later"
+    name = _name(now[position])
+    old_layouts, layouts = (_LAYOUT.findall(operators[position]) for operators in (old, now))
+    index = _first_changed(old_layouts, layouts)
+    if index is None or index >= len(old_layouts):
+        return f"a constant of {name} has changed"
+    before, after = _first_difference(old_layouts[index], layouts[index])
+    return f"{name} uses {after} where it used {before}"
 
 
 def _first_difference(old: str, now: str) -> tuple[str, str]:

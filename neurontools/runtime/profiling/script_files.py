@@ -33,11 +33,15 @@ def is_outside_script(file: str) -> bool:
     return is_package(file) or is_part_of_torch(file)
 
 
-def loop_package(file: str) -> str | None:
-    """Returns the name of the package in `LOOP_PACKAGES` to which a file belongs; None if there is none."""
+def loop_package(file: str, *, with_models: bool = True) -> str | None:
+    """Returns the name of the package in `LOOP_PACKAGES` to which a file belongs; None if there is none.
+
+    Without `with_models`, the result is also None for the models of transformers, which a loop of the script may call.
+    """
     for directory in _PACKAGE_DIRECTORIES:
         _, found, rest = file.rpartition(directory)
         if found:
             name = rest.partition("/")[0]
-            return name if name in LOOP_PACKAGES else None
+            is_model = name == "transformers" and not rest.startswith("transformers/trainer")
+            return name if name in LOOP_PACKAGES and (with_models or not is_model) else None
     return None

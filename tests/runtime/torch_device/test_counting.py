@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from neurontools.profile.definitions import SourceLine
 from neurontools.rpc.report_limits import MOST_OPERATORS
 from neurontools.runtime.counting.metrics import CallSiteCounter
 from neurontools.runtime.counting.steps import COLLECTIVE, COMPUTE, TRANSFER, StepBoundaries, StepClock
@@ -248,6 +249,21 @@ def test_the_line_is_the_script_s_and_not_a_library_s() -> None:
     assert Path(next(iter(found.counts))[1]).name == "test_counting.py"  # who called the library
 
 
+@pytest.mark.parametrize(
+    ("file", "cause"),
+    [
+        ("lightning/pytorch/trainer/result.py", "library graph by lightning"),
+        ("transformers/models/gpt2/modeling_gpt2.py", "graph"),
+        ("torchvision/ops/misc.py", "graph"),
+    ],
+)
+def test_a_graph_of_the_loop_of_a_library_is_not_the_script_s(file: str, cause: str) -> None:
+    found = CallSiteCounter()
+    inner = SourceLine(f"/env/lib/python3.11/site-packages/{file}", 5, "f", is_package=True)
+    found.count_call("graph", [inner, SourceLine("train.py", 7, "main")], names_package=True)
+    assert found.counts == {(cause, "train.py", 7): 1}
+
+
 def test_what_happens_often_in_one_step_is_in_one_step() -> None:
     found = CallSiteCounter()
     for found.step in range(3):
@@ -265,9 +281,9 @@ def test_places_are_bounded() -> None:
     found.count_call("fallback 0")
 
 
-def graph(*shapes: str, operators: int = 1) -> str:
+def graph(*shapes: str, operators: int = 1, arguments: str = "%0") -> str:
     inputs = [f"%{number} = input {shape}" for number, shape in enumerate(shapes)]
-    calls = [f"%{number + 9} = aten::relu(%0) -> (x) of %0" for number in range(operators)]
+    calls = [f"%{number + 9} = aten::relu({arguments}) -> (x) of %0" for number in range(operators)]
     return "\n".join([*inputs, *calls, "alive %9"])
 
 
@@ -278,14 +294,17 @@ def test_what_changed_is_the_first_input_that_differs() -> None:
     changes.add_graph(graph("float32[5,8]{8,1}", "float32[8]{1}"))
     changes.add_graph(graph("float32[5,8]{1,5}", "float32[8]{1}"))
     changes.add_graph(graph("float32[5,8]{1,5}", "float32[8]{1}", "float32[8]{1}"))
-    changes.add_graph(graph("float32[5,8]{1,5}", "float32[8]{1}", operators=3))
-    changes.add_graph(graph("float32[5,8]{1,5}", "float32[8]{1}", operators=3))
+    for arguments in ("%0", "%0", "%0:float32[4,8]{8,1}", "%0:float32[3,8]{8,1}", "%0:float32[3,8]{8,1}, 0.5"):
+        changes.add_graph(graph("float32[5,8]{1,5}", "float32[8]{1}", operators=3, arguments=arguments))
     assert list(changes.latest) == [
         "an input is float32[5,8] where it was float32[4,8]",
         "an input is float32[5,8]{1,5} where it was float32[5,8]{8,1}",
         "it has 3 inputs where it had 2",
         "it has 3 operators, the one before has 1",
-        "a constant in it has changed, or other results of it are needed later",
+        "other results of it are needed later",
+        "a constant of aten::relu has changed",
+        "aten::relu uses float32[3,8] where it used float32[4,8]",
+        "a constant of aten::relu has changed",
     ]
 
 
