@@ -21,7 +21,7 @@ from neurontools.exporters.snapshot_metrics import FLEET_FAMILIES
 from neurontools.fleet.prometheus import queries
 from neurontools.fleet.prometheus.queries import OverviewQueries
 from tests.harness.consumers import consumer
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import run_to_end
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -33,7 +33,7 @@ def needs(tool: str) -> pytest.MarkDecorator:
 
 def run(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """A tool that has to end well."""
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+    done = run_to_end(command, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 

@@ -17,7 +17,7 @@ from neurond.startup.configuration import DaemonConfiguration
 from neurontools.util.version import __version__
 from tests.harness.consumers import consumer
 from tests.harness.paths import ROOT
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import HANG_SECONDS, run_to_end
 
 yaml = pytest.importorskip("yaml")
 
@@ -66,14 +66,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 def answered(script: str, *arguments: str, asked: object) -> Any:
     """What a script of the harness prints, which the interpreter with other people's programs runs."""
-    done = subprocess.run(
-        [consumer("python"), str(ROOT / "tests/harness" / script), *arguments],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
-    )
+    done = run_to_end([consumer("python"), str(ROOT / "tests/harness" / script), *arguments], input=json.dumps(asked))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -131,7 +124,7 @@ def test_what_the_chart_makes_meets_the_schemas_of_kubernetes(
     asked = [documents[kind] for documents in (charts[0], charts[2]) for kind in ("ConfigMap", "DaemonSet")]
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(asked), "utf-8")
     command = [consumer("kubernetes-validate"), "--strict", "--kubernetes-version", version, str(tmp_path / "all.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+    done = run_to_end(command)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (done.stdout + done.stderr).count("passed for resource") == len(asked)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import shutil
-import subprocess
 import tomllib
 from functools import cache
 
@@ -15,6 +14,7 @@ from neurontools.model import health
 from neurontools.util import errors
 from tests.harness.command import call_main
 from tests.harness.paths import ROOT
+from tests.harness.waiting import run_to_end
 
 PAGES = {
     "neuron-ls.1": "neurontools.cli.ls.command",
@@ -78,7 +78,7 @@ def test_the_suite_documents_the_exit_codes_that_its_commands_have() -> None:
 
 @pytest.mark.skipif(not shutil.which("mandoc"), reason="mandoc is not installed; CI installs it")
 def test_pages_have_no_faults() -> None:
-    checked = subprocess.run([ROOT / "scripts/check-man-pages"], cwd=ROOT, capture_output=True, text=True, check=False)
+    checked = run_to_end([ROOT / "scripts/check-man-pages"], cwd=ROOT)
     assert (checked.returncode, checked.stdout) == (0, "manual pages: no faults\n")
 
 

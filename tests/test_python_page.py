@@ -6,7 +6,6 @@ import doctest
 import importlib
 import json
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ import neurontools
 from neurontools.client import connect
 from neurontools.client.recording import new_recording
 from tests.harness.running_daemon import RunningDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import run_to_end, wait_until
 
 PAGE = Path(__file__).parents[1] / "docs/python.md"
 TEXT = PAGE.read_text("utf-8")
@@ -117,9 +116,7 @@ def test_the_page_has_the_public_modules() -> None:
 
 
 def test_imports_are_light() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED, *SECTIONS], capture_output=True, text=True, check=False, cwd=PAGE.parent
-    )
+    done = run_to_end([sys.executable, "-c", LOADED, *SECTIONS], cwd=PAGE.parent)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == 1
 

@@ -22,7 +22,7 @@ from tests.harness.command import Done
 from tests.harness.paths import ROOT
 from tests.harness.python_process import PIPES
 from tests.harness.running_daemon import RunningDaemon
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import HANG_SECONDS, run_to_end
 
 NEURON_LS = [sys.executable, str(ROOT / "scripts/neuron-ls")]
 NEURON_TOP = [sys.executable, str(ROOT / "scripts/neuron-top")]
@@ -62,14 +62,10 @@ def slow_but(fast: str, names: Iterable[str]) -> list[Any]:
 
 def ended(name: str, daemon: RunningDaemon, redirection: str) -> Done:
     """The command, run by a shell with this redirection."""
-    return subprocess.run(
+    return run_to_end(
         ["bash", "-c", f'exec "$@" {redirection}', "bash", *PRINTING[name]],
         env={**os.environ, "NEURONTOOLS_SOCKET": daemon.socket},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
     )
 
 
@@ -276,7 +272,7 @@ CLEANS = "os.kill(os.getpid(), signal.SIGHUP); print('cleaned', flush=True)"
 def test_what_happens_in_the_wake_of_a_signal_changes_nothing(number: signal.Signals, then: str, output: str) -> None:
     """A second signal does not interrupt the cleaning that the first began, and what fails there is no fault."""
     command = [sys.executable, "-c", AFTER_A_SIGNAL.format(number=int(number), then=then)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_to_end(command)
     assert (done.returncode, done.stdout, done.stderr) == (SIGNALS[number], output, "")
 
 

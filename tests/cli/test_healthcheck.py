@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -23,7 +22,7 @@ from tests.harness.command import RunCommand, calls
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.slurm_cluster import SlurmCluster, needs_slurm
-from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.waiting import HANG_SECONDS, run_to_end, wait_until
 
 
 @pytest.fixture
@@ -128,7 +127,7 @@ def test_a_broken_installation_is_no_sick_host(tmp_path: Path) -> None:
     (tmp_path / "neurontools").mkdir()
     (tmp_path / "neurontools/__init__.py").write_text("raise OSError('gone')")
     command = [sys.executable, str(tmp_path / "neuron-healthcheck")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+    done = run_to_end(command)
     assert done.returncode == 2
     assert done.stdout.startswith("health not known: OSError: gone; ")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tests.harness.paths import ROOT
 from tests.harness.profiles import write
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.trained_profiles import trained
+from tests.harness.waiting import run_to_end
 
 LIBRARIES = {"torch", "textual", "grpc", "pydantic", "google.protobuf", "numpy"}
 STANDARD = {"argparse", "enum", "inspect", "json", "re", "typing", "dataclasses", "pathlib", "socket", "subprocess"}
@@ -20,11 +20,9 @@ STANDARD = {"argparse", "enum", "inspect", "json", "re", "typing", "dataclasses"
 
 def imported(*command: object) -> set[str]:
     """The modules that Python imports for a command, which ends well, without site-packages' own."""
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-S", "-X", "importtime", *map(str, command)],
         env={"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        capture_output=True,
-        text=True,
         check=True,
     )
     return {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from neurontools.cli.profile import command as profile
 from neurontools.util.errors import UserError
 from neurontools.util.terminal import escape_controls
 from tests.harness.command import RunCommand
+from tests.harness.waiting import run_to_end
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def offered_by_bash(directory: Path, text: str, lines: list[list[str]]) -> list[
     (directory / "script").write_text(text)
     calls = "\n".join("offer neuron-ls " + " ".join(f"'{word}'" for word in words) for words in lines)
     command = ["bash", "-c", DRIVER.format(calls=calls)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=directory, check=True)
+    done = run_to_end(command, cwd=directory, check=True)
     assert done.stderr == ""
     registered, *offered = done.stdout.splitlines()
     assert registered == "complete -F _neuron_ls neuron-ls"
@@ -158,5 +158,5 @@ def test_completion_scripts(neuron_ls: RunCommand, tmp_path: Path, shell: str) -
     for each in (text, completion_script(shell, "neuron-profile", profile.OPTIONS, profile.ACTIONS)):
         (tmp_path / "script").write_text(each)
         command = [shell, "-n", str(tmp_path / "script")]
-        checked = subprocess.run(command, capture_output=True, text=True, check=False)
+        checked = run_to_end(command)
         assert (checked.stderr, checked.returncode) == ("", 0)

@@ -16,7 +16,7 @@ from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import call
 from neurontools.util.errors import UserError
-from tests.harness.waiting import HANG_SECONDS, is_readable
+from tests.harness.waiting import HANG_SECONDS, is_readable, run_to_end
 
 HOLDER = """
 import sys
@@ -132,6 +132,6 @@ except ChildProcessError:
 
 
 def test_a_signal_while_the_daemon_is_started_leaves_nothing(socket_directory: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=True)
+    done = run_to_end([sys.executable, "-c", INTERRUPTED], check=True)
     assert (done.stdout, done.stderr) == (f"{128 + signal.SIGTERM}\nno child is left\n", "")
     assert list(socket_directory.iterdir()) == []

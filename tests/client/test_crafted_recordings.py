@@ -9,7 +9,6 @@ import json
 import os
 import random
 import resource
-import subprocess
 import sys
 import tempfile
 import threading
@@ -28,6 +27,7 @@ from neurontools.rpc.wire import decode_varint, encode_varint
 from neurontools.util.errors import UserError
 from tests.harness.examples import examples
 from tests.harness.still_feed import read_recording, snapshots, write_recording
+from tests.harness.waiting import run_to_end
 
 MUTANTS = int(os.environ.get("NEURONTOOLS_FUZZ_MUTANTS", examples(400)))
 ODD_VALUES = (0.5, 1e308, -1e308, float("nan"), float("inf"), "", "\x1b[31m", "x" * 5000, True)
@@ -261,11 +261,9 @@ def test_a_small_file_is_not_large_in_memory(tmp_path: Path, name: str) -> None:
         "peak = int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
         "print(count, peak // 1024, reader.trouble)"
     )
-    done = subprocess.run(
+    done = run_to_end(
         [sys.executable, "-c", script, str(tmp_path / "r")],
         cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
         check=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (60, 60)),
     )

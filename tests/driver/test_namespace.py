@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.testing import DriverTree
+from tests.harness.waiting import run_to_end
 
 NOBODY = 65534
 # As root this steps down to a user without privileges, who could not read an interpreter in root's home: so what is
@@ -60,7 +61,7 @@ def _command(tree: DriverTree, user: int, *command: str) -> list[str]:
 
 def _run(tree: DriverTree, user: int, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     told = os.environ | environment
-    return subprocess.run(_command(tree, user, *command), capture_output=True, text=True, check=False, env=told)
+    return run_to_end(_command(tree, user, *command), env=told)
 
 
 def test_programs_see_the_tree_and_everything_else(tree: DriverTree, user: int) -> None:
@@ -121,7 +122,7 @@ def test_errors_are_one_line_and_tell_what_is_wrong(tree: DriverTree, user: int,
         done = _run(tree, user, program)
         assert (done.returncode, done.stderr) == (127, f"neurontools.testing.namespace: {program}: {cause}\n")
     command = [sys.executable, "-m", "neurontools.testing.namespace", str(tmp_path), "true"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_to_end(command)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "holds no tree of the driver" in done.stderr
 

@@ -14,7 +14,7 @@ import pytest
 
 from neurontools.driver.processes import MOST_TREE_PROCESSES, process_tree, read_process_context
 from neurontools.util.process_text import HIDDEN
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import run_to_end, wait_until
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_what_the_kernel_does_not_show_this_user_is_not_shown(process: subproces
         f"found = read_process_context({process.pid}, None)\n"
         "print(found.environment, found.tree[-1].command)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_to_end([sys.executable, "-c", code])
     assert (done.stdout, done.stderr) == ("None sleep 1000\n", "")
 
 

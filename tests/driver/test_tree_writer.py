@@ -12,6 +12,7 @@ import pytest
 
 from neurontools.driver.tree_writer import TreeWriter
 from neurontools.util.errors import EXIT_FAILURE, UserError
+from tests.harness.waiting import run_to_end
 
 
 def _entries(directory: Path) -> set[str]:
@@ -137,9 +138,7 @@ def test_a_full_disk_is_told_in_a_line_and_left_empty(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "neurond", "--simulate", "trn1.2xlarge", "--log-level", "error"]
     mount = f"mount -t tmpfs -o size=64k none {disk}"
     script = f'{mount}; "$@" --socket {tmp_path}/n.sock --export-sysfs {disk}/tree; code=$?; ls -A {disk}; exit $code'
-    done = subprocess.run(
-        ["unshare", "-Urm", "sh", "-c", script, "sh", *command], capture_output=True, text=True, check=False
-    )
+    done = run_to_end(["unshare", "-Urm", "sh", "-c", script, "sh", *command])
     assert done.stderr == (
         f"neurond: --export-sysfs: can't write a sysfs tree to {disk}/tree: No space left on device; give a directory "
         "with room for it\n"

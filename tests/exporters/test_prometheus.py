@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from neurontools.exporters.snapshot_metrics import SnapshotMetrics
 from neurontools.model import EndedProcess, Process, Snapshot, TrainingCounters, logical_cores
 from tests.harness.original_families import FORMAT
 from tests.harness.scenario_host import ScenarioHost
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import run_to_end
 
 GOLDEN = Path(__file__).parent / "golden/metrics.txt"
 BASE = {"availability_zone", "instance_id", "instance_name", "instance_type", "region", "subnet_id"}
@@ -336,13 +335,6 @@ def test_what_a_training_does_not_tell_has_no_sample() -> None:
 def test_promtool() -> None:
     before, now = with_everything()
     now = replace(now, processes=tuple(replace(p, tag=f'a "quoted"\\ tag\n{p.pid}') for p in now.processes))
-    done = subprocess.run(
-        ["promtool", "check", "metrics"],
-        input=exposed(now, before),
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
-    )
+    done = run_to_end(["promtool", "check", "metrics"], input=exposed(now, before))
     complaints = (done.stdout + done.stderr).splitlines()
     assert all(line.startswith("system_vcpu_count ") for line in complaints), complaints

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import select
+import subprocess
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 HANG_SECONDS = 300.0
@@ -35,6 +36,12 @@ def is_readable(descriptor: int, seconds: float = HANG_SECONDS) -> bool:
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
     return bool(waiting.poll(seconds * 1000))
+
+
+def run_to_end(command: Sequence[Any], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a process to its end and captures its output, with the options of `subprocess.run`."""
+    defaults: dict[str, Any] = {"capture_output": True, "encoding": "utf-8", "timeout": HANG_SECONDS, "check": False}
+    return subprocess.run(command, **(defaults | options))
 
 
 async def wait_until_async(condition: Callable[[], T | None]) -> T:

@@ -21,19 +21,15 @@ from neurontools.util.errors import EXIT_USAGE, UserError
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.secret_file import write_secret
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import run_to_end
 
 
 def neurond(*flags: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Runs the command to its end."""
-    return subprocess.run(
+    return run_to_end(
         [sys.executable, "-P", "-m", "neurond", *flags],
-        capture_output=True,
-        encoding="utf-8",
         cwd=directory,
         env=os.environ | {"XDG_RUNTIME_DIR": "/run/user/7"},
-        timeout=HANG_SECONDS,
-        check=False,
     )
 
 

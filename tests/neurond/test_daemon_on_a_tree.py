@@ -30,7 +30,7 @@ from tests.harness import hanging_file
 from tests.harness.command import calls
 from tests.harness.record_models import Record
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon, starter
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import run_to_end, wait_until
 
 
 def test_the_daemon_follows_the_driver(start_daemon: StartDaemon) -> None:
@@ -83,7 +83,7 @@ def test_what_cannot_be_served_is_told_in_a_line(tmp_path: Path) -> None:
             (export, 2, f"--export-sysfs: {tmp_path} is not empty and holds no exported tree"),
         ):
             command = [sys.executable, "-m", "neurond", *flags, "--socket", str(tmp_path / "s")]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = run_to_end(command)
             assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
             assert done.stderr.startswith(f"neurond: {told}")
 

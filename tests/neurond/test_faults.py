@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +31,7 @@ from tests.harness.allocator_parts import TRN1, TRN2, entered
 from tests.harness.hostile_user import HOSTILE, needs_two_users
 from tests.harness.paths import PYTHONPATH
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import run_to_end, wait_until
 
 INJECT = "/neurontools.v1.FaultService/InjectFaults"
 
@@ -154,13 +153,7 @@ def test_faults_are_for_the_user_of_the_daemon(start_daemon: StartDaemon) -> Non
         f"os.setgroups([]); os.setgid({HOSTILE}); os.setuid({HOSTILE})\n"
         "fault_calls.inject(sys.argv[1], [FaultRequest('dma-abort', device_index=0)])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", asks, daemon.socket],
-        env={"PYTHONPATH": PYTHONPATH},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_to_end([sys.executable, "-c", asks, daemon.socket], env={"PYTHONPATH": PYTHONPATH})
     assert "refuses: only the user of the daemon may inject" in done.stderr
     assert fault_calls.list_faults(daemon.socket) == ()
 

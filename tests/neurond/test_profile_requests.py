@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from neurontools.util.errors import (
 )
 from tests.harness.command import calls
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon, connected
-from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.waiting import HANG_SECONDS, run_to_end, wait_until
 
 PID = os.getpid()
 ASK_AS_OTHER = """
@@ -160,9 +159,7 @@ def test_only_its_own_user_and_root_may_ask(process: Attachment) -> None:
     for each in (path, f"{path}.attach"):
         Path(each).chmod(0o666)
     Path(path).parent.chmod(0o755)
-    done = subprocess.run(
-        [sys.executable, "-c", ASK_AS_OTHER, path, str(PID), "4321"], capture_output=True, text=True, check=False
-    )
+    done = run_to_end([sys.executable, "-c", ASK_AS_OTHER, path, str(PID), "4321"])
     assert done.stderr == (
         f"{EXIT_PERMISSION} PID {PID} belongs to user 0, you are user 4321; use that account, or root\n"
     )

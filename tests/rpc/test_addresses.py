@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from neurontools.rpc.remote_address import RemoteAddress, remote_address
 from neurontools.rpc.tunnel_registry import client_tls
 from neurontools.util.errors import EXIT_USAGE, UserError
 from tests.harness.certificates import Authority, needs_openssl
+from tests.harness.waiting import run_to_end
 
 
 def test_without_a_runtime_directory_root_has_the_systems_socket_and_others_their_own(
@@ -87,7 +87,7 @@ def test_a_directory_that_others_may_have_made_is_not_asked(owner: int, mode: in
             "import os; from neurontools.rpc.socket_path import candidate_sockets; os.setuid(54321); "
             "print(*candidate_sockets({}))"
         )
-        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+        told = run_to_end([sys.executable, "-c", code], check=True).stdout.split()
     finally:
         directory.rmdir()
     assert told == [f"{directory}/neurond.sock", "/run/neurond/neurond.sock"][0 if expected else 1 :]

@@ -3,7 +3,6 @@
 import errno
 import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import pytest
 from neurontools.rpc import call as calls
 from neurontools.rpc.call import RpcError, Status, UnaryConnection, UnexpectedReply, Unreachable
 from tests.harness.grpc_server import ServeGrpc, started
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import HANG_SECONDS, run_to_end
 
 TIMEOUT_SECONDS = HANG_SECONDS  # no test waits for it
 SIZES_BYTES = [0, 1, 100, 16_379, 16_384, 60_000, 65_531, 5_000_000]
@@ -75,14 +74,7 @@ def server_path(serve_grpc: ServeGrpc) -> Iterator[str]:
 
 def output_of(*arguments: str) -> str:
     """What a Python that sees the small client alone prints."""
-    run = subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=HANG_SECONDS,
-        env={"PYTHONPATH": str(Path(calls.__file__).parents[2])},
-    )
+    run = run_to_end([sys.executable, *arguments], check=True, env={"PYTHONPATH": str(Path(calls.__file__).parents[2])})
     assert run.stderr == ""
     return run.stdout
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.paths import ROOT
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import run_to_end
 
 pytest.importorskip("torch")
 PTH = ROOT / "scripts" / "neurontools.pth"
@@ -40,12 +40,8 @@ PACKAGES = (
 def python(site_directory: Path, code: str, *paths: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {n: v for n, v in os.environ.items() if not n.startswith(("NEURON", "TORCHELASTIC", "PYTHONPATH"))}
     path = os.pathsep.join(map(str, (ROOT, *paths)))
-    return subprocess.run(
+    return run_to_end(
         [sys.executable, "-c", BEGIN + code, str(site_directory)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=HANG_SECONDS,
         env={**inherited, "PYTHONPATH": path, "NEURONTOOLS_SOCKET": str(site_directory / "none.sock"), **environment},
     )
 

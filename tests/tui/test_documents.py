@@ -25,7 +25,7 @@ from tests.harness.command import call_main
 from tests.harness.dashboard_terminal import TOP, training
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.still_feed import snapshots, write_recording
-from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.waiting import HANG_SECONDS, run_to_end, wait_until
 
 run = partial(call_main, command.main, LC_ALL="C.UTF-8", TZ="UTC")
 
@@ -88,7 +88,7 @@ def test_devices_cores_users_and_pids_narrow_it(shared_daemon: RunningDaemon, jo
 def test_a_reader_that_goes_away_ends_it_quietly_and_ctrl_c_does(shared_daemon: RunningDaemon) -> None:
     top = [*TOP, "--socket", shared_daemon.socket, "--json-lines", "-i", "0.05"]
     shell = ["bash", "-c", f"{' '.join(top)} | head -1 | wc -l"]
-    done = subprocess.run(shell, capture_output=True, text=True, check=True)
+    done = run_to_end(shell, check=True)
     assert (done.stdout.strip(), done.stderr) == ("1", "")
     with subprocess.Popen(top, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as endless:
         assert endless.stdout is not None

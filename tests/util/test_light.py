@@ -18,6 +18,7 @@ from neurontools.model import device
 from neurontools.testing import DriverTree, process_on
 from neurontools.util import light_imports
 from neurontools.views.device_list import device_list_json, device_list_table
+from tests.harness.waiting import run_to_end
 
 
 @pytest.mark.parametrize("instance_type", ["inf1.24xlarge", pytest.param("trn2u.48xlarge", marks=pytest.mark.slow)])
@@ -33,12 +34,10 @@ def test_the_command_prints_what_the_real_dataclasses_make(instance_type: str) -
         }
         kept = {name: value for name, value in os.environ.items() if not name.startswith("NEURON")}
         for flags, text in expected.items():
-            done = subprocess.run(
+            done = run_to_end(
                 [sys.executable, "-c", "from neurontools.cli.ls.command import main; main()", *flags],
                 env=kept | tree.environment | {"XDG_RUNTIME_DIR": tree.directory},
-                capture_output=True,
                 check=True,
-                text=True,
             )
             assert (done.stdout, done.stderr) == (text, "")
 
@@ -49,12 +48,9 @@ def test_the_command_imports_neither_dataclasses_nor_what_it_needs() -> None:
         "print(sorted({'inspect', 're', 'typing', 'tomllib', 'pathlib', 'grpc'} & set(sys.modules)), file=sys.stderr)"
     )
     with DriverTree("trn1.32xlarge") as tree:
-        done = subprocess.run(
+        done = run_to_end(
             [sys.executable, "-S", "-c", script],
             env={"PYTHONPATH": os.pathsep.join(sys.path), "XDG_RUNTIME_DIR": tree.directory, **tree.environment},
-            capture_output=True,
-            text=True,
-            check=False,
         )
     assert done.stderr == "[]\n"
 
@@ -186,12 +182,8 @@ except AttributeError as error:
 
 def printed(script: str, *flags: str) -> str:
     """What a new interpreter prints on its standard output; nothing may be on its standard error."""
-    done = subprocess.run(
-        [sys.executable, *flags, "-c", script],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_to_end(
+        [sys.executable, *flags, "-c", script], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     )
     assert done.stderr == ""
     return done.stdout

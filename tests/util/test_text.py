@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
 import sys
 import time
 import unicodedata
@@ -34,6 +33,7 @@ from neurontools.util.units import (
     short_rate_text,
 )
 from neurontools.views.drawing.lines import clip, printable
+from tests.harness.waiting import run_to_end
 
 ANY_TEXT = st.text(st.characters(codec=None, categories=None) | st.characters(max_codepoint=0xA0))
 ANY_CODE_POINT = st.integers(min_value=0, max_value=0x10FFFF).map(chr)
@@ -304,6 +304,6 @@ def test_importing_loads_nothing_heavy() -> None:
         "import sys; before = set(sys.modules); import neurontools.util.units, neurontools.util.terminal;"
         "print(*sorted(set(sys.modules) - before))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = run_to_end([sys.executable, "-c", code], check=True)
     own = {"neurontools", "neurontools.util", "neurontools.util.units", "neurontools.util.terminal"}
     assert set(run.stdout.split()) - own <= {"__future__", "math", "unicodedata"}

@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ from tests.harness.command import RunCommand, calls
 from tests.harness.monitor_server import MonitorServer
 from tests.harness.paths import NEURON_LS
 from tests.harness.snapshots import process_of, snapshot_of
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import HANG_SECONDS, run_to_end
 
 
 def test_every_combination_of_flags(neuron_ls: RunCommand, server: MonitorServer, busy_host: Snapshot) -> None:
@@ -53,7 +52,7 @@ def test_every_combination_of_flags(neuron_ls: RunCommand, server: MonitorServer
 def test_a_document_larger_than_any_buffer(clean_environment: dict[str, str], server: MonitorServer) -> None:
     server.snapshot = snapshot_of("trn1.32xlarge", [process_of(7, "x" * 200_000, range(16))])
     command = [sys.executable, str(NEURON_LS), "-j", "--socket", server.socket_path]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment, check=False)
+    done = run_to_end(command, env=clean_environment)
     assert (done.stdout, done.stderr, done.returncode) == (device_list_json(server.snapshot), "", 0)
 
 

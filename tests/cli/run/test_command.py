@@ -24,7 +24,7 @@ from tests.harness.neuron_run import environment, summary_of
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import StartDaemon
 from tests.harness.training_scripts import BEGINNING, PLAIN, TRAINED
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import run_to_end, wait_until
 
 pytest.importorskip("torch")
 
@@ -67,13 +67,10 @@ def test_a_failed_test_of_the_devices_stops_the_run(neuron_run: Run, start_daemo
 def test_without_torch_the_next_step_is_one_line(tmp_path: Path) -> None:
     """`-S` leaves out the directory that has torch."""
     (tmp_path / "script.py").touch()
-    run = subprocess.run(
+    run = run_to_end(
         [sys.executable, "-S", "-c", "from neurontools.cli.run.command import main; main()", "script.py"],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     why = f"PyTorch is not installed for {sys.executable}; run pip install 'neurontools[runtime]'"
     assert (run.returncode, run.stdout, run.stderr) == (1, "", f"neuron-run: {why}\n")
@@ -248,12 +245,9 @@ def test_the_environment_can_ask_for_a_simulated_host_where_it_names_no_socket(
 @pytest.mark.slow
 def test_graphs_are_compiled_ahead_of_a_run_that_finds_them(neuron_run: Run, tmp_path: Path) -> None:
     def ahead(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return run_to_end(
             [sys.executable, "-m", "neurontools.cli.run.parallel_compile", *arguments],
-            capture_output=True,
-            text=True,
             cwd=tmp_path,
-            check=False,
             env=environment(tmp_path),
         )
 

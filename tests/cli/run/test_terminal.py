@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -18,7 +17,7 @@ from neurontools.cli.run.terminal import ProgressLine, ProgressTerminal
 from tests.harness.neuron_run import TRAINING, OnTerminal, environment
 from tests.harness.paths import ROOT
 from tests.harness.terminal_screen import screen
-from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.waiting import run_to_end, wait_until
 
 FRAME = re.compile(
     r"\d+:\d\d  step [\d,]+  [\d.]+ steps/s  [\d.]+ [KM]?FLOPS  \d graphs? compiled  HBM [\d.]+ K?B(?=\r\x1b\[K|\r?$)"
@@ -199,14 +198,7 @@ backlog.finish()
 @pytest.mark.parametrize("limit", [2 * OUTPUT_BYTES, 4096, 0])
 def test_output_for_which_there_is_no_room_is_lost_and_counted(tmp_path: Path, limit: int) -> None:
     """The limit of file sizes stands for the full disk: the write fails half-way, and the script must not notice."""
-    done = subprocess.run(
-        [sys.executable, "-c", BACKLOG, str(limit)],
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
-    )
+    done = run_to_end([sys.executable, "-c", BACKLOG, str(limit)], env=environment(tmp_path))
     assert done.returncode == 0
     lost = OUTPUT_BYTES - len(done.stdout)
     assert done.stdout.replace("x", "") in ("", "\n")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness.reporting_process import PATIENT
 from tests.harness.restarted_daemon import RestartedDaemon
-from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.waiting import run_to_end, wait_until
 
 BEGIN = f"""{PATIENT}
 import os, signal, sys, threading
@@ -93,7 +93,7 @@ def run(tmp_path: Path, code: str, socket: str, *arguments: str) -> tuple[int, s
     script.write_text(code)
     command = [sys.executable, "-W", "ignore::DeprecationWarning", str(script), *arguments]
     environment = {**os.environ, "NEURONTOOLS_SOCKET": socket}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+    done = run_to_end(command, env=environment)
     return done.returncode, done.stdout, done.stderr
 
 

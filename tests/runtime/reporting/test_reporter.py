@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
 from neurontools.runtime import Core, ErrorKind, Outcome, Reporter
 from tests.harness.reporting_process import HBM_BYTES, PID, attach, holder
 from tests.harness.restarted_daemon import RestartedDaemon
-from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.waiting import HANG_SECONDS, run_to_end, wait_until
 
 
 def test_cores_asked_for_are_held_until_close_and_reports_come_by_themselves(
@@ -188,7 +187,7 @@ print([name for name in ("grpc", "pydantic") if name in sys.modules])
 
 def test_no_descriptor_is_inherited_and_no_grpcio_imported(daemon: RestartedDaemon) -> None:
     environment = {**os.environ, "NEURONTOOLS_SOCKET": daemon.socket}
-    done = subprocess.run([sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, check=True)
+    done = run_to_end([sys.executable, "-c", ALONE], env=environment, check=True)
     assert done.stdout == "[False, False]\n[]\n"
 
 

@@ -27,9 +27,7 @@ os.write(1, f"fine {rank}\\n".encode())  # in one piece: the ranks share the out
 """
 
 # Nothing initializes a process group: torch_xla's own functions do.
-OF_TORCH_XLA = (
-    COMMON
-    + """
+OF_TORCH_XLA = """
 import torch_xla.core.xla_model as xm
 if os.environ["RANK"] == "0": xm.send(torch.ones(3), channel_id=6)
 else: assert xm.recv(torch.zeros(3), channel_id=6).tolist() == [1.0] * 3
@@ -74,12 +72,8 @@ for step in range(5):
     assert abs(xm.mesh_reduce("loss", loss.item(), lambda parts: sum(parts) / len(parts)) - whole.item()) < 1e-6
 assert_close(model.parameters(), reference.parameters(), 1e-6)
 """
-    + ENDING
-)
 
-OF_TORCH = (
-    COMMON
-    + """
+OF_TORCH = """
 import torch.distributed as dist, torch_xla.core.xla_model as xm, torch_xla.distributed.xla_backend
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -138,8 +132,6 @@ for kind, has_unused in ((None, True), (False, False), (False, True)):  # unused
         assert abs(norm.item() - expected) < 1e-6 and expected > 0.05
     assert_close(model.parameters(), reference.parameters(), 1e-6)
 """
-    + ENDING
-)
 
 
 # The second rank dies, or waits for ever, where the first one awaits its part of a collective.
@@ -172,9 +164,7 @@ def test_a_collective_without_a_peer_ends_with_an_error(start_script: Run, how: 
     assert text in errors
 
 
-FULLY_SHARDED = (
-    COMMON
-    + """
+FULLY_SHARDED = """
 import torch_xla.core.xla_model as xm, torch_xla.distributed.xla_backend
 from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel as FSDP, checkpoint_module
 from torch_xla.distributed.fsdp import consolidate_sharded_model_checkpoints
@@ -265,12 +255,8 @@ state = sum(v.numel() for s in optimizer.base_optimizer.state.values() for n, v 
 assert_close(model.parameters(), reference.parameters())
 assert 0.5 <= state / (2 * elements) < 0.6
 """
-    + ENDING
-)
 
-TENSOR_PARALLEL = (
-    COMMON
-    + """
+TENSOR_PARALLEL = """
 import torch_xla.core.xla_model as xm
 from neuronx_distributed.optimizer import NeuronZero1Optimizer
 from neuronx_distributed.parallel_layers import checkpointing, grads, layers, move_model_to_device, parallel_state
@@ -332,12 +318,8 @@ for way in "plain", "sequence", "zero":
     assert os.path.exists(f"{way}/tp_rank_{rank:02d}_pp_rank_00/checkpoint.pt")
     assert_close(model.parameters(), loaded.parameters(), 0.0)
 """
-    + ENDING
-)
 
-FSDP1 = (
-    COMMON
-    + """
+FSDP1 = """
 import sys, torch.distributed as dist, torch_xla.distributed.xla_backend
 from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel as FSDP, MixedPrecision, fully_shard
 from torch.distributed.fsdp import FullOptimStateDictConfig, FullStateDictConfig, ShardingStrategy, StateDictType
@@ -409,12 +391,8 @@ optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.op
 model(data(rank, 0).to(D)).sum().backward()
 optimizer.step()
 """
-    + ENDING
-)
 
-UNDER_THE_NAME_NEURON = (
-    COMMON
-    + """
+UNDER_THE_NAME_NEURON = """
 import torch.distributed as dist, torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -487,11 +465,9 @@ try:
 except NotImplementedError as error: assert "use parallelize_module with SequenceParallel" in str(error)
 else: raise AssertionError("context_parallel")
 """
-    + ENDING
-)
 
 COMPILED = """
-import os, sys, torch, torch.distributed as dist
+import sys, torch.distributed as dist
 name, backend = sys.argv[1:]
 if name == "xla": exec("import torch_xla.core.xla_model as xm, torch_xla.distributed.xla_backend")
 dist.init_process_group(name)
@@ -534,7 +510,6 @@ read = {"weight": torch.zeros(1, 2, device=name)}
 checkpoint.load(read, checkpoint_id=directory[0])
 assert torch.equal(read["weight"], layer.weight)
 dist.barrier()
-os.write(1, f"fine {rank}\\n".encode())
 """
 
 
@@ -555,7 +530,7 @@ os.write(1, f"fine {rank}\\n".encode())
 def test_what_is_shared_out_computes_what_the_whole_does_on_the_cpu(
     run_script: Callable[..., Any], script: str, arguments: tuple[str, ...], name: str
 ) -> None:
-    run = run_script(script, *arguments, ranks=2, NEURONTOOLS_DEVICE=name)
+    run = run_script(COMMON + script + ENDING, *arguments, ranks=2, NEURONTOOLS_DEVICE=name)
     assert sorted(run.stdout.splitlines()) == ["fine 0", "fine 1"]
 
 
