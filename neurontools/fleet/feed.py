@@ -439,10 +439,11 @@ SSH_VARIABLE = "NEURONTOOLS_SSH"  # sets the command to use in place of ssh, as 
 REMOTE_VARIABLE = "NEURONTOOLS_REMOTE_LS"  # sets the neuron-ls command to run on the other host
 _MOST_RUNS = 4  # limit of ssh processes at a time: one for summaries, the others for views of the host
 _LONGEST_REASON_BYTES = 4096
-_OPTIONS = (
+SSH_OPTIONS = (
     *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"),
-    *("-o", "ControlMaster=auto", "-o", "ControlPersist=no", "-T", "-e", "none"),
+    *("-T", "-e", "none"),
 )
+_SHARED_CONNECTION = ("-o", "ControlMaster=auto", "-o", "ControlPersist=no")
 
 
 def ssh_command(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -461,7 +462,7 @@ class SshTunnel:
         self.path = f"{directory}/{name}"
         self._command = (
             *ssh_command(environment),
-            *(*_OPTIONS, "-o", f"ControlPath={directory}/%C", "--", place.address),
+            *(*SSH_OPTIONS, *_SHARED_CONNECTION, "-o", f"ControlPath={directory}/%C", "--", place.address),
             f"{environment.get(REMOTE_VARIABLE, '').strip() or 'neuron-ls'} --relay",
         )
         self._runs: list[subprocess.Popen[bytes]] = []

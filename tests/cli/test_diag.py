@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from neurontools.cli.diag.hosts import HostsDocument
 from neurontools.diagnose.document import DiagDocument
 from neurontools.diagnose.results import Outcome
 from neurontools.diagnose.table import TESTS
@@ -23,6 +24,7 @@ from neurontools.rpc import fault_calls
 from neurontools.testing import DriverTree
 from neurontools.util.version import __version__
 from tests.harness.command import RunCommand, calls
+from tests.harness.fleet import ssh_environment
 from tests.harness.paths import PYTHONPATH, ROOT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
@@ -154,3 +156,43 @@ def test_a_host_whose_health_is_unknown_never_looks_sick(
     done = diag("--socket", shared_daemon.socket, "--textfile", str(tmp_path / "none" / "a.prom"))
     assert (done.returncode, done.stdout) == (2, "")
     assert "No such file or directory; give a file that can be written" in done.stderr
+
+
+def test_many_hosts_are_tested_and_the_worst_is_first(
+    diag: RunCommand, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    flags = ("--simulate", "trn1.2xlarge", "--interval", "0.05")
+    sick, healthy = (start_daemon(*flags, name=name) for name in ("sick.sock", "healthy.sock"))
+    fault_calls.inject(sick.socket, [FaultRequest("hbm-uncorrectable", device_index=0)])
+    wait_until(sick.findings)
+    ssh = ssh_environment(tmp_path, healthy.socket)
+    ssh["NEURONTOOLS_REMOTE_DIAG"] = f"{sys.executable} -m neurontools.cli.diag.command --socket {healthy.socket}"
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text(f"sick unix:{sick.socket}\ngone unix:{tmp_path}/gone\nsecure grpcs://secure:1\n")
+    hostfile.write_text(f"{hostfile.read_text()}by-ssh\nrefused\ndenied\n")
+    done = diag("--hostfile", str(hostfile), "--json", **ssh, PYTHONPATH=PYTHONPATH)
+    document = TypeAdapter(HostsDocument).validate_json(done.stdout)
+    assert (done.returncode, document["exit_code"]) == (1, 1)
+    assert document["summary"] == "6 hosts: 1 failed, 3 lost, 1 not known, 1 passed"
+    assert {each["host"]: (each["outcome"], "report" in each) for each in document["hosts"]} == {
+        "sick": ("fail", True),
+        "denied": ("lost", False),
+        "gone": ("lost", False),
+        "refused": ("lost", False),
+        "secure": ("could not run", False),
+        "by-ssh": ("pass", True),
+    }
+    assert [each["host"] for each in document["hosts"]][0::5] == ["sick", "by-ssh"]
+    report = TypeAdapter(DiagDocument).validate_python(document["hosts"][-1].get("report"))
+    assert report["exit_code"] == 0
+    text = diag("--hostfile", str(hostfile), "--test", "counters", **ssh, PYTHONPATH=PYTHONPATH).stdout
+    assert re.search(r"^sick +fail +1 test failed: counters on device 0\n +fail: counters on device 0: .*\[inj", text)
+    assert re.search(r"^denied +lost +\\x1b\[2Jroot@denied: Permission denied \(publickey\)\.$", text, re.MULTILINE)
+    assert text.splitlines()[-1].startswith("The host is simulated")
+    fault_calls.heal(sick.socket)
+    lost = diag("--hosts", f"unix:{healthy.socket},unix:{tmp_path}/gone", PYTHONPATH=PYTHONPATH)
+    assert lost.returncode == 2
+    assert "2 hosts: 1 lost, 1 passed" in lost.stdout
+    assert diag("--hosts", f"unix:{healthy.socket}", PYTHONPATH=PYTHONPATH).returncode == 0
+    assert diag("--hosts", f"unix:{healthy.socket},a[", PYTHONPATH=PYTHONPATH).returncode == 2
+    assert diag("--hosts", "a", "--socket", "b").returncode == 2

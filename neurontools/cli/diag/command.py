@@ -11,11 +11,14 @@ from time import monotonic, time
 from neurontools.cli.daemon.connection import ask_or_start_daemon
 from neurontools.cli.line import (
     FILES,
+    HOST_OPTION_NAMES,
+    HOST_OPTIONS,
     INFORMATION_OPTIONS,
     INSTANCE_TYPES,
     DeviceSelection,
     Option,
     exclude_each_other,
+    names_hosts,
     parse_options,
     print_information,
     seconds_option,
@@ -49,8 +52,9 @@ OPTIONS = (
     Option("textfile", "also write metrics to this file, for the node exporter", value="FILE", completes=FILES),
     Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
     Option("simulate", "test a simulated instance of this type", value="TYPE", completes=INSTANCE_TYPES),
+    *(option for option in HOST_OPTIONS if option.name in ("hosts", "hostfile", "slurm", "file-sd")),
     Option("list-tests", "print the tests, their levels and the faults that they find", ends=True),
-    Option("json-schema", "print the JSON Schema of the report", ends=True),
+    Option("json-schema", "print the JSON Schema of the report, after --hosts that of many hosts", ends=True),
     *INFORMATION_OPTIONS,
 )
 USAGE = "neuron-diag [--level N] [--test NAMES] [--device LIST] [options]"
@@ -59,15 +63,17 @@ NOTES = """\
 Level 1 takes a second. It judges what the driver, the monitor daemon (neurond) and the environment say. Level 2 takes
 minutes. It computes on free cores and checks the results; cores that others hold are not tested.
 A pass is a statement on these tests only. On a simulated host, it says nothing about hardware.
+With --hosts, neuron-diag runs on each host, reached by SSH, or on this one for unix:/path. The worst is printed first.
 
 Environment:
   NEURONTOOLS_SOCKET    as --socket
   NEURONTOOLS_SIMULATE  as --simulate
+  NEURONTOOLS_REMOTE_DIAG, NEURONTOOLS_SSH  for --hosts; see neuron-diag(1)
 """
 EXIT_CODES = (
     (0, "no test failed; warnings are possible"),
-    (1, "a test failed: the host is not good enough"),
-    (2, "a test could not run, so the health is unknown, or an option is invalid"),
+    (1, "a test failed: the host, or one of the hosts, is not good enough"),
+    (2, "a test could not run or a host is lost, so the health is unknown, or an option is invalid"),
     (70, "a defect of the command"),
     (130, "interrupted"),
 )
@@ -93,10 +99,12 @@ def _run_diag(arguments: list[str]) -> int:
         given = parse_options(OPTIONS, arguments)
         if print_information(_COMMAND, sys.modules[__name__], given) or _print_tables(given):
             return 0
-        if "level" not in given and "test" not in given:  # level 2 needs the real modules
+        if not {"level", "test", *HOST_OPTION_NAMES} & given.keys():  # level 2 and many hosts need the real modules
             light_imports.install_dataclasses()
             with light_imports.LightEnum():
                 from neurontools.diagnose import host_state, level1  # noqa: F401
+        if names_hosts(given):
+            return _run_on_hosts(given)
         return _Run(given).run()
     except UserError as error:
         # Exit code 1 means that a test failed, so an error needs another code.
@@ -108,7 +116,12 @@ def _print_tables(given: dict[str, str]) -> bool:
         from neurontools.cli.line import schema_text
         from neurontools.diagnose.document import DiagDocument
 
-        write_text(schema_text(DiagDocument, "neuron-diag --json"))
+        if names_hosts(given):
+            from neurontools.cli.diag.hosts import HostsDocument
+
+            write_text(schema_text(HostsDocument, "neuron-diag --hosts --json"))
+        else:
+            write_text(schema_text(DiagDocument, "neuron-diag --json"))
     elif "list-tests" in given:
         from neurontools.diagnose.table import table_text
 
@@ -116,6 +129,33 @@ def _print_tables(given: dict[str, str]) -> bool:
     else:
         return False
     return True
+
+
+_PASSED_OPTIONS = ("level", "test", "device", "timeout")  # those that the command on each host gets
+
+
+def _run_on_hosts(given: dict[str, str]) -> int:
+    """Runs the command on each named host, and prints the results, the worst host first."""
+    from neurontools.cli.daemon.fleet import requested_hosts
+    from neurontools.cli.diag.hosts import exit_code, hosts_document, hosts_text, run_on_hosts
+
+    exclude_each_other(given, *HOST_OPTION_NAMES)
+    name = next(each for each in HOST_OPTION_NAMES if each in given)
+    for other in ("socket", "simulate", "textfile"):
+        exclude_each_other(given, name, other)
+    timeout_seconds = _Run(given).timeout_seconds
+    hosts = requested_hosts(given)
+    options = [f"--{each}={given[each]}" for each in _PASSED_OPTIONS if each in given]
+    runs = run_on_hosts(hosts.places, options, timeout_seconds, _write_progress)
+    if "json" in given:
+        from neurontools.util.formats import json_text
+
+        write_text(json_text(hosts_document(runs, hosts.problems), indent=2) + "\n")
+    else:
+        for problem in hosts.problems:
+            os.write(2, f"neuron-diag: {problem}\n".encode())
+        write_text(hosts_text(runs))
+    return exit_code(runs, hosts.problems)
 
 
 class _Run:
@@ -129,10 +169,10 @@ class _Run:
         self._tests = _named_tests(given, whole_option(given, "level", LEVELS[0], LEVELS[0], LEVELS[-1]))
         self._selection = DeviceSelection(given.get("device", ""))
         self._level = max(test.level for test in self._tests)
-        self._timeout_seconds = seconds_option(
+        self.timeout_seconds = seconds_option(
             given, "timeout", _TIMEOUTS_SECONDS[self._level], 0.1, _LONGEST_TIMEOUT_SECONDS
         )
-        self._timeout_reason = f"not done within {self._timeout_seconds:g} s"
+        self._timeout_reason = f"not done within {self.timeout_seconds:g} s"
         self._stack_name = ""
         self._proves = _PROVES_LEVEL_1
         self._results: list[TestResult] = []
@@ -148,7 +188,7 @@ class _Run:
 
         began, began_at_unix_seconds = monotonic(), time()
         signal(SIGALRM, _raise_timeout)
-        setitimer(ITIMER_REAL, self._timeout_seconds)
+        setitimer(ITIMER_REAL, self.timeout_seconds)
         try:
             with ExitStack() as stack:
                 self._run_tests(stack)
@@ -223,7 +263,7 @@ class _Run:
         from neurontools.diagnose.host_state import METHOD, read_host_state
         from neurontools.rpc.ask import ask
 
-        reply = ask(path, METHOD, b"", self._timeout_seconds)
+        reply = ask(path, METHOD, b"", self.timeout_seconds)
         try:
             return read_host_state(path, reply, time())
         except ValueError:
