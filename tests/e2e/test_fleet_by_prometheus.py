@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from neurontools.cli.ls.command import main as neuron_ls
 from neurontools.cli.top.command import main as neuron_top
 from neurontools.fleet.prometheus.feed import PrometheusFeed
+from neurontools.fleet.prometheus.server import PrometheusAccess, PrometheusServer
 from neurontools.fleet.states import HostLink, HostState
 from neurontools.model import Severity
 from neurontools.testing import SimulatedFleet
@@ -21,7 +23,7 @@ from tests.harness.command import call_main
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.fleet import ssh_environment
 from tests.harness.ports import free_port, free_ports
-from tests.harness.prometheus_server import Prometheus, needs_prometheus
+from tests.harness.prometheus_server import Prometheus, VictoriaMetrics, needs_prometheus, needs_victoria_metrics
 from tests.harness.running_daemon import Attachment, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -88,6 +90,40 @@ def check(states: Iterable[HostState]) -> None:
     assert (busy.neuroncore_count, busy.free_neuroncore_count, busy.busy_neuroncore_count) == (2, 0, 2)
     assert busy.utilization_ratio is not None
     assert 0.5 < busy.utilization_ratio <= 1
+
+
+@pytest.mark.slow
+@needs_victoria_metrics
+def test_victoria_metrics_knows_the_same_hosts_at_the_same_time(fleet: SimulatedFleet, tmp_path: Path) -> None:
+    targets = Path(fleet.directory, "file_sd.json")
+    with Prometheus(tmp_path, file_sd=targets) as server, VictoriaMetrics(tmp_path, file_sd=targets) as victoria:
+
+        def view(of: Prometheus) -> list[dict[str, Any]]:
+            """What each host is and does, without its rates and ages."""
+            document = json.loads(run(neuron_top, of, "--json", "--group-by", "user").stdout)
+            assert not [line for line in document["troubles"] if "Prometheus did" in line]
+            names = ("name", "link", "trouble", "health", "instance_type", "users", "job_count")
+            kept = (*names, "neuroncore_count", "held_neuroncore_count", "free_neuroncore_count")
+            hosts = [{name: host[name] for name in kept} for host in document["hosts"]]
+            of_job = ("name", "rank_count", "neuroncore_count")
+            jobs = [{name: job[name] for name in of_job} for job in document["jobs"]]
+            findings = [finding["kind"] for host in document["hosts"] for finding in host["findings"]]
+            groups = sorted(group["value"] for group in document["groups"])
+            return [*hosts, *jobs, {"findings": findings, "groups": groups}]
+
+        def same(is_whole: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]] | None:
+            ours, theirs = view(server), view(victoria)
+            return ours if ours == theirs and is_whole(ours) else None
+
+        known = wait_until(lambda: same(lambda each: len(each) == 6 and bool(each[-1]["findings"])))
+        assert known[-1]["groups"] == ["no user", "synth-ada", "synth-ben"]
+        with closing(PrometheusServer(victoria.url, PrometheusAccess())) as client:
+            before = int(time.time())
+            (now,) = client.query("time()", HANG_SECONDS).samples
+            assert now.value >= before, "it answers as of now, so the ages are true"
+        fleet.stop("host-001")
+        lost = {"name": "host-001", "link": "lost", "trouble": "it does not answer Prometheus"}
+        wait_until(lambda: same(lambda each: any(lost.items() <= host.items() for host in each)))
 
 
 @pytest.mark.slow

@@ -269,7 +269,7 @@ def test_partial_answers_say_so(document: dict[str, object], told: tuple[str, ..
         (Reply(b"no", 404), "is the path right?"),
         *((Reply(body), NONE) for body in (b"[]", MATRIX, GOOD.replace(b'"2"', b"2"), GOOD.replace(b'"a"', b"[]"))),
         *((Reply(body), NONE) for body in (b"[" * 200_000, b"\xff\xfe")),
-        (Reply(b"", 401), "it wants credentials (status 401); name them in --prometheus-config"),
+        (Reply(b"no org id\n", 401), "it wants credentials or a tenant (status 401); name them in --prometheus-config"),
         (Reply(b"", 403), "it refuses these credentials (status 403)"),
         (Reply(b'{"status":"error","error":"query timed out"}', 503), "query timed out (status 503)"),
         (Reply(b'{"status":"error","error":"many \\u001b[2J samples"}', 422), "many \\x1b[2J samples (status 422)"),

@@ -1,4 +1,4 @@
-"""A Prometheus server of Debian, on a port of its own."""
+"""Servers of Debian with the API of Prometheus, on ports of their own: Prometheus and VictoriaMetrics."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from tests.harness.waiting import HANG_SECONDS, wait_until
 RULES = Path(__file__).parents[2] / "deploy/prometheus/neuron.rules.yml"
 
 needs_prometheus = pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
+needs_victoria_metrics = pytest.mark.skipif(
+    shutil.which("victoria-metrics") is None, reason="victoria-metrics is not installed"
+)
 
 
 class Prometheus:
@@ -44,26 +47,28 @@ class Prometheus:
         targets: dict[str, object] = {"static_configs": [{"targets": [target] if target else []}]}
         if file_sd is not None:
             targets = {"file_sd_configs": [{"files": [str(file_sd)]}]}
-        configuration = {
-            "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": "300ms"},
-            "rule_files": [str(RULES)] if rules else [],
+        configuration: dict[str, Any] = {
+            "global": {"scrape_interval": interval, "scrape_timeout": interval},
             "scrape_configs": [{"job_name": "neurond", **targets, **(scrape or {})}],
         }
-        file = directory / "prometheus.yml"
+        if rules:
+            configuration |= {"rule_files": [str(RULES)]}
+            configuration["global"] |= {"evaluation_interval": "300ms"}
+        file = directory / f"{self.program}.yml"
         file.write_text(json.dumps(configuration), "utf-8")
-        self.log_path = directory / "prometheus.log"
+        self.log_path = directory / f"{self.program}.log"
         with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    "prometheus",
-                    f"--config.file={file}",
-                    f"--storage.tsdb.path={directory / 'data'}",
-                    f"--web.listen-address=127.0.0.1:{self.port}",
-                    *flags,
-                ],
-                stdout=log,
-                stderr=log,
-            )
+            command = [self.program, *self._options(file, directory), *flags]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    program = "prometheus"
+
+    def _options(self, configuration: Path, directory: Path) -> list[str]:
+        return [
+            f"--config.file={configuration}",
+            f"--storage.tsdb.path={directory / 'data'}",
+            f"--web.listen-address=127.0.0.1:{self.port}",
+        ]
 
     @property
     def url(self) -> str:
@@ -109,3 +114,19 @@ class Prometheus:
         now = time.time()
         found = self.get("query_range", query=text, start=str(now - 300), end=str(now), step="1")
         return found["result"] if found else []
+
+
+class VictoriaMetrics(Prometheus):
+    """A VictoriaMetrics that scrapes in place of a Prometheus; it has no rules."""
+
+    program = "victoria-metrics"
+
+    def __init__(self, directory: Path, *, file_sd: Path, interval: str = "2s") -> None:
+        super().__init__(directory, file_sd=file_sd, rules=False, interval=interval)
+
+    def _options(self, configuration: Path, directory: Path) -> list[str]:
+        return [
+            f"-promscrape.config={configuration}",
+            f"-storageDataPath={directory / 'victoria'}",
+            f"-httpListenAddr=127.0.0.1:{self.port}",
+        ]

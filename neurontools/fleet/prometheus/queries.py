@@ -342,7 +342,8 @@ def _by_user(query: str) -> str:
     return f"({query}) * on (instance) group_right () ({_USERS} or on (instance) {_EACH_HOST})"
 
 
-_AGE = f"min by (instance) (time() - timestamp({SNAPSHOT_TIMESTAMP}))"
+# VictoriaMetrics knows the timestamp of a host that has gone for minutes more, hence the "and".
+_AGE = f"min by (instance) (time() - timestamp({SNAPSHOT_TIMESTAMP}) and {SNAPSHOT_TIMESTAMP})"
 _WHO = "instance, node, instance_type, instance_id, ultraserver_id"
 # An address that moved to another instance has two identities. Selects one, because the query fails with two.
 _IDENTITY = (

@@ -73,7 +73,8 @@ class PrometheusServer:
     def query(self, text: str, seconds: float) -> PrometheusAnswer:
         """Runs an instant query, for at most `seconds`. Raises PrometheusProblem if the query fails."""
         deadline = time.monotonic() + seconds
-        fields = urlencode({"query": text, "timeout": f"{seconds:.0f}s"})
+        # Without nocache, VictoriaMetrics answers as of 30 s ago, and all ages would be 30 s too low. Others ignore it.
+        fields = urlencode({"query": text, "timeout": f"{seconds:.0f}s", "nocache": "1"})
         try:
             status, kind, body, size_bytes = self._fetch(fields, deadline)
         except PrometheusProblem:
@@ -210,7 +211,7 @@ def _read(reply: http.client.HTTPResponse, deadline: float) -> tuple[bytes, int]
 
 def _answer(status: int, kind: str, body: bytes, size_bytes: int) -> PrometheusAnswer:
     """Parses an answer. Raises PrometheusProblem if the server refused the query or the answer is malformed."""
-    refusals = {401: "it wants credentials", 403: "it refuses these credentials"}
+    refusals = {401: "it wants credentials or a tenant", 403: "it refuses these credentials"}
     if status in refusals:
         raise PrometheusUnreachable(f"{refusals[status]} (status {status}); name them in --prometheus-config")
     try:
