@@ -214,6 +214,12 @@ def test_a_sick_node_is_drained_with_a_reason_and_undrained_when_it_is_well(
     assert "stays drained" in cluster.check().stdout
     tree.set_device(0, ecc=SRAM_ERROR)
     wait_until(lambda: "SRAM_UNCORRECTABLE_ERROR" in cluster.reason())
+    tree.set_device(0, ecc=NO_ERROR)
+    wait_until(lambda: "DRAIN" not in cluster.state())
+    cluster.drain(f"{MARK}by hand, as if by an earlier check")
+    wait_until(lambda: "DRAIN" not in cluster.state())
+    tree.set_device(0, ecc=HBM_ERROR)
+    wait_until(lambda: "DRAIN" in cluster.state())
     watching.stop()
     unknown = cluster.check()
     assert (unknown.returncode, unknown.stdout.startswith("unknown: ")) == (0, True)
@@ -235,19 +241,6 @@ def test_what_an_operator_has_drained_stays_as_it_is(
     wait_until(lambda: not watching.findings())
     assert "left as it is" in cluster.check().stdout
     assert "DRAIN" in cluster.state()
-
-
-@needs_slurm
-@pytest.mark.slow
-def test_a_node_that_is_well_again_is_undrained(
-    cluster: SlurmCluster, tree: DriverTree, watching: RunningDaemon
-) -> None:
-    tree.set_device(0, ecc=HBM_ERROR)
-    wait_until(lambda: "DRAIN" in cluster.state())
-    tree.set_device(0, ecc=NO_ERROR)
-    wait_until(lambda: "DRAIN" not in cluster.state())
-    cluster.drain(f"{MARK}by hand, as if by an earlier check")
-    wait_until(lambda: "DRAIN" not in cluster.state())
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 
 from tests.harness.paths import ROOT
 from tests.harness.ports import free_port
-from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.waiting import HANG_SECONDS, run_to_end, wait_until
 
 needs_slurm = pytest.mark.skipif(
     not all(map(shutil.which, ("slurmctld", "slurmd", "scontrol"))) or os.geteuid() != 0,
@@ -144,11 +144,4 @@ class SlurmCluster:
         return self._run("scontrol", *arguments)
 
     def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=HANG_SECONDS,
-            check=False,
-            env={**self.environment, "SLURMD_NODENAME": NODE},
-        )
+        return run_to_end(command, env={**self.environment, "SLURMD_NODENAME": NODE})
