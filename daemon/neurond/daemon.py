@@ -17,10 +17,17 @@ from typing import TYPE_CHECKING
 from neurond.actions import ActionSettings, FindingActions
 from neurond.attribution import KubeletWatcher, ProcessAttributor
 from neurond.exports.metrics import Exporters
-from neurond.faults import LoseHost, MetBy
+from neurond.faults import LoseHost, MetBy, UnusableState
 from neurond.host import WatchedHost, open_host, open_kernel_log
 from neurond.journal.accounts import ProcessAccounts
-from neurond.journal.state_files import AuditLog, EndedFile, EndedLog, open_audit_file, open_state_file
+from neurond.journal.state_files import (
+    AuditLog,
+    EndedFile,
+    EndedLog,
+    FaultsFile,
+    open_audit_file,
+    open_state_file,
+)
 from neurond.peers.connection_proxy import ConnectionProxy
 from neurond.peers.limits import PeerLimiter, limits_for
 from neurond.reloading import ConfigurationReloader
@@ -107,6 +114,9 @@ class Daemon:
         self._ticks = TickSchedule(settings.interval_seconds, time.monotonic())
         group = None if settings.group is None else group_id(settings.group)
         self._audit = AuditLog(open_state_file(settings.state_directory, group, "the audit", open_audit_file))
+        self._faults_file: FaultsFile | None = None
+        if host.faults is not None:
+            self._faults_file = open_state_file(settings.state_directory, group, "the injected faults", FaultsFile)
         self._publisher = SnapshotPublisher(settings, host, self._clock, self._audit, group)
         self._reloader = ConfigurationReloader(settings, self._apply_settings, self._audit)
         self._written_kernel_log: KernelLogWriter | None = None
@@ -159,6 +169,7 @@ class Daemon:
             calls,
         )
         try:
+            self._restore_faults()
             first = await publisher.publish_first()
             self._start_simulation_outputs(first)
             with closed_umask():
@@ -203,6 +214,8 @@ class Daemon:
             await server.stop(_GRACE_SECONDS)
             await finish_other_tasks(_GRACE_SECONDS)
             publisher.close_outputs()
+            if self._faults_file is not None:
+                self._faults_file.close()
             self._audit.record("daemon_ends", time.time(), {"pid": os.getpid()})
             self._audit.close()
             files.release()
@@ -277,6 +290,19 @@ class Daemon:
         moved_seconds = self._clock.moved_seconds()
         shown = (fault_by_wall_clock(fault, moved_seconds) for fault in faults)
         self._audit.record_healed(shown, by_uid, by_pid, self._clock.now() + moved_seconds)
+
+    def _restore_faults(self) -> None:
+        """Restores the faults of the last daemon, and saves each change from now on."""
+        if self._faults is None or self._faults_file is None:
+            return
+        if self._faults_file.document is not None:
+            try:
+                self._faults.restore(self._faults_file.document)
+            except UnusableState as error:
+                _log.warning(
+                    "%s: the faults in faults.json are not restored: %s", self._settings.state_directory, error
+                )
+        self._faults.effects.save = self._faults_file.write
 
     def _advance_faults(self) -> None:
         if self._faults is not None:

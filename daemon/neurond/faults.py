@@ -1,16 +1,18 @@
 """Injected faults of a simulated host: their life cycle, the processes they affect, and what the devices show.
 
 This module does no I/O. `FaultEffects` provides the clocks and callbacks. The state of the faults depends only on the
-clocks, on the requests, and on the executions that the faults affect.
+clocks, on the requests, on the executions that the faults affect, and on the saved state of an earlier daemon.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from neurond.allocator import CoreAllocator, CoreLease, UnknownToken
 from neurontools.driver.kernel_log import HardwareError
@@ -32,6 +34,10 @@ class TooMany(Exception):
 
 class NoSuchFault(Exception):
     """No fault has this number."""
+
+
+class UnusableState(ValueError):
+    """The saved faults can't be restored on this host; the message states the reason."""
 
 
 MetBy = Mapping[tuple[int, float | None], bool]
@@ -57,6 +63,7 @@ class FaultEffects:
     send: Callable[[str, bytes], None] = lambda _token, _line: None  # sends a line to the process with this token
     log_error: Callable[[HardwareError], None] = lambda _error: None  # writes an error to the simulated kernel log
     lose_host: LoseHost | None = None
+    save: Callable[[Mapping[str, object]], None] | None = None  # saves `FaultInjector.state`, to be restored later
 
 
 class FaultInjector:
@@ -126,6 +133,51 @@ class FaultInjector:
             self.effects.on_healed([fault.to_model(offset_seconds) for fault in healed], by_uid, by_pid, met_by)
             self._publish_change()
         return len(healed)
+
+    def state(self) -> dict[str, object]:
+        """Returns all faults and the counts they caused, as a JSON object with Unix times. `restore` reads it."""
+        offset_seconds = self.effects.unix_at(0.0)
+        faults = [
+            {**fault.state(offset_seconds), **self.counts.state(number)} for number, fault in self._active.items()
+        ]
+        return {**self._shape_state(), "last_number": self._last_number, "faults": faults}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores the faults of an earlier daemon. Raises UnusableState, and restores none, if one is invalid."""
+        offset_seconds = self.effects.unix_at(0.0)
+        try:
+            if any(state[key] != value for key, value in self._shape_state().items()):
+                raise UnusableState("they are of another instance type")
+            faults = [ActiveFault.restored(each, offset_seconds, self.effects.now()) for each in state["faults"]]
+            numbers = {fault.number for fault in faults}
+            if len(numbers) < len(faults) or len(faults) > MOST_FAULTS:
+                raise UnusableState("too many, or two with one number")
+            if not all(self._is_on_host(fault) for fault in faults):
+                raise UnusableState("this host has no such device")
+            last_number = max(_whole(state["last_number"]), *numbers, 0)
+            self.counts.restore({fault.number: each for fault, each in zip(faults, state["faults"], strict=True)})
+        except UnusableState:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise UnusableState(f"invalid content ({type(error).__name__})") from None
+        self._active = {fault.number: fault for fault in faults}
+        self._last_number = last_number
+        self.advance()
+        self._publish_change()
+
+    def _shape_state(self) -> dict[str, object]:
+        shape = self._allocator.shape
+        return {"device_count": shape.device_count, "cores_per_device": shape.cores_per_device}
+
+    def _is_on_host(self, fault: ActiveFault) -> bool:
+        shape = self._allocator.shape
+        core_count = shape.device_count * shape.cores_per_device
+        has_places = bool(fault.device_indices) and bool(fault.core_indices)
+        return (
+            has_places != fault.kind.loses_host
+            and all(0 <= index < shape.device_count for index in fault.device_indices)
+            and all(0 <= index < core_count for index in fault.core_indices)
+        )
 
     def advance(self) -> None:
         """Begins and ends the faults whose delay or duration is over, and informs the affected processes."""
@@ -307,6 +359,8 @@ class FaultInjector:
             if fault.holds and fault.kind.loses_device
             for index in fault.device_indices
         )
+        if self.effects.save is not None:
+            self.effects.save(self.state())
         self.effects.on_change()
 
     def _unhealthy(self) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -318,6 +372,22 @@ class FaultInjector:
                     parts.setdefault(index, []).append(component)
         for index, found in parts.items():
             yield index, tuple(dict.fromkeys(found))
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise ValueError("not a whole number")
+    return value
+
+
+def _whole_or_none(value: object) -> int | None:
+    return None if value is None else _whole(value)
+
+
+def _finite(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("not a number")
+    return float(value)
 
 
 def with_ecc(counted: EccCounters, more: EccCounters | None) -> EccCounters:
@@ -343,6 +413,50 @@ class ActiveFault:
     met_total: int = 0
     met_by: set[tuple[int, float]] = field(default_factory=set)  # PID and Unix time of attaching of each process
     is_armed: bool = False  # whether the fault's delay is over; only then do processes receive the fault
+
+    def state(self, unix_minus_monotonic_seconds: float) -> dict[str, object]:
+        """Returns the fault as a JSON object with Unix times."""
+
+        def at(seconds: float | None) -> float | None:
+            return None if seconds is None else seconds + unix_minus_monotonic_seconds
+
+        return {
+            "number": self.number,
+            "request": {key: value for key, value in asdict(self.request).items() if value is not None},
+            "device_indices": self.device_indices,
+            "core_indices": sorted(self.core_indices),
+            "injected_at_unix_seconds": at(self.injected_seconds),
+            "injected_by_uid": self.injected_by_uid,
+            "injected_by_pid": self.injected_by_pid,
+            "began_at_unix_seconds": at(self.began_seconds),
+            "ended_at_unix_seconds": at(self.ended_seconds),
+            "met_total": self.met_total,
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any], unix_minus_monotonic_seconds: float, now_seconds: float) -> ActiveFault:
+        """Returns the fault of a `state`. Raises ValueError, TypeError or KeyError if it is invalid."""
+
+        def at(name: str) -> float | None:
+            value = state[name]
+            # A host's clock that was set back must not delay a fault that had begun.
+            return None if value is None else min(_finite(value) - unix_minus_monotonic_seconds, now_seconds)
+
+        injected_seconds, began_seconds = at("injected_at_unix_seconds"), at("began_at_unix_seconds")
+        if injected_seconds is None:
+            raise ValueError("no time")
+        return cls(
+            _whole(state["number"]),
+            FaultRequest(**state["request"]),
+            tuple(map(_whole, state["device_indices"])),
+            frozenset(map(_whole, state["core_indices"])),
+            injected_seconds,
+            _whole_or_none(state["injected_by_uid"]),
+            _whole_or_none(state["injected_by_pid"]),
+            began_seconds,
+            at("ended_at_unix_seconds"),
+            _whole(state["met_total"]),
+        )
 
     @property
     def kind(self) -> FaultKind:
@@ -443,6 +557,22 @@ class FaultCounters:
         self._status.setdefault(fault, Counter())[core_index, f"{name}_total"] += 1
         self._sum()
 
+    def state(self, fault: int) -> dict[str, list[tuple[int, str, int]]]:
+        """Returns the counts of a fault as a JSON object: an index, the name of a counter and a count for each."""
+        return {
+            name: [(*key, count) for key, count in counts.get(fault, Counter()).items()]
+            for name, counts in (("ecc", self._ecc), ("status", self._status))
+        }
+
+    def restore(self, states: Mapping[int, Mapping[str, Any]]) -> None:
+        """Restores the counts of faults by number. If it raises ValueError, TypeError or KeyError, it restores none."""
+        ecc, status = (
+            {number: _restored_counts(state[name], kind.__slots__) for number, state in states.items()}
+            for name, kind in (("ecc", EccCounters), ("status", StatusCounters))
+        )
+        self._ecc, self._status = ecc, status
+        self._sum()
+
     def forget(self, fault: int) -> None:
         if self._ecc.pop(fault, None) or self._status.pop(fault, None):
             self._status.pop(fault, None)
@@ -451,6 +581,15 @@ class FaultCounters:
     def _sum(self) -> None:
         self.ecc = {index: EccCounters(**fields) for index, fields in _summed(self._ecc.values()).items()}
         self.status = {index: StatusCounters(**fields) for index, fields in _summed(self._status.values()).items()}
+
+
+def _restored_counts(state: Iterable[tuple[object, str, object]], names: Collection[str]) -> Counter[tuple[int, str]]:
+    counted: Counter[tuple[int, str]] = Counter()
+    for index, name, count in state:
+        if name not in names:
+            raise ValueError("no such counter")
+        counted[_whole(index), name] = _whole(count)
+    return counted
 
 
 def _summed(counted: Collection[Counter[tuple[int, str]]]) -> dict[int, Counter[str]]:

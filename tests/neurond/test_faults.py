@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neurond.allocator import CoreAllocator
-from neurond.faults import FaultEffects, FaultInjector, NoSuchFault, NoTarget, TooMany
+from neurond.faults import FaultEffects, FaultInjector, NoSuchFault, NoTarget, TooMany, UnusableState
+from neurond.journal.state_files import FAULTS_FILE, FaultsFile, open_state_file
 
 from neurontools.driver.kernel_log import HardwareError
 from neurontools.driver.neuron_runtime import CoreRequest
@@ -166,6 +169,65 @@ def test_every_kind_can_be_injected_but_the_loss_of_a_host_that_is_none_of_a_fle
     assert fault_calls.heal(daemon.socket) == len(names)
     with pytest.raises(UserError, match="it is not part of a simulated fleet; see neuron-fleet-sim"):
         fault_calls.inject(daemon.socket, [FaultRequest("host-lost")])
+
+
+def test_faults_outlast_a_kill_of_the_daemon_and_healed_ones_do_not(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    flags = ("--simulate", "trn1.32xlarge", "--interval", "0.05", "--state-directory", str(tmp_path / "state"))
+    first = start_daemon(*flags)
+    healed, kept = (fault_calls.inject(first.socket, [FaultRequest("hbm-uncorrectable", index)])[0] for index in (0, 1))
+    fault_calls.heal(first.socket, [healed.number])
+    (shown,) = fault_calls.list_faults(first.socket)
+    wait_until(lambda: b'"number":1,' not in (tmp_path / "state" / FAULTS_FILE).read_bytes())
+    first.stop(signal.SIGKILL)
+    second = start_daemon(*flags)
+    assert [fault.number for fault in fault_calls.list_faults(second.socket)] == [kept.number]
+    assert second.snapshot().devices[1].ecc == EccCounters(0, 1, 0, 0, 0)
+    wait_until(lambda: told_findings(second) == {FindingKind.ECC_UNCORRECTED: True})
+    (restored,) = fault_calls.list_faults(second.socket)
+    assert restored.injected_by_pid == shown.injected_by_pid == os.getpid()
+    assert abs(restored.injected_at_unix_seconds - shown.injected_at_unix_seconds) < 1
+    fault_calls.heal(second.socket)
+    second.stop()
+    assert fault_calls.list_faults(start_daemon(*flags).socket) == ()
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b'{"device_count": NaN}', b"\xff", b"[" * 100_000])
+def test_a_state_file_that_is_none_is_told_and_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    tmp_path.chmod(0o700)
+    path = tmp_path / FAULTS_FILE
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        file = FaultsFile(str(tmp_path))
+    assert file.document is None
+    assert [record.getMessage() for record in caplog.records] == [f"{path}: not restored: it is not a JSON object"]
+    file.write({"faults": []})
+    file.close()
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b'{"faults":[]}', 0o600)
+
+
+def test_state_files_that_others_may_have_placed_are_not_restored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.chmod(0o700)
+    path = tmp_path / FAULTS_FILE
+    path.write_bytes(b"{}")
+    path.chmod(0o666)
+    with caplog.at_level(logging.WARNING):
+        file = open_state_file(str(tmp_path), None, "the injected faults", FaultsFile)
+        assert file is not None
+        assert file.document is None
+        assert open_state_file(str(tmp_path), None, "the injected faults", FaultsFile) is None, "one daemon at a time"
+        file.close()
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to("elsewhere")
+        assert open_state_file(str(tmp_path), None, "the injected faults", FaultsFile) is None
+    told = [record.getMessage().removeprefix(str(tmp_path)) for record in caplog.records]
+    assert told[0] == f"/{FAULTS_FILE}: not restored: it is too large, or other users may change it"
+    assert told[1].startswith(": another daemon keeps the injected faults there")
+    assert told[2].startswith(": the injected faults is kept only in memory: ")
+    assert (tmp_path / "elsewhere").read_bytes() == b"{}"
 
 
 class Host:
@@ -328,6 +390,67 @@ def test_healing_takes_the_traces_away(host: Host) -> None:
     assert (host.counts.ecc.get(0), host.faults.shown) == (None, ())
     with pytest.raises(NoSuchFault, match="there is no fault 1"):
         host.faults.heal([1])
+
+
+def with_faults() -> Host:
+    """A host with a fault of each state, with counts of both kinds."""
+    host = Host()
+    host.attach("a", 0)
+    host.meets("a", host.inject("hbm-uncorrectable", device_index=0))
+    host.meets("a", host.inject("hang-compute", neuroncore_index=0))
+    host.inject("slow-core", neuroncore_index=3, after_seconds=5.0, for_seconds=10.0)
+    host.inject("ecc-corrected", device_index=1, amount=7)
+    host.faults.heal([host.inject("bit-flip", device_index=1)])
+    return host
+
+
+def test_a_later_daemon_has_the_same_faults_and_goes_on_with_their_times() -> None:
+    before, after = with_faults(), Host()
+    after.now = 103.0
+    after.faults.restore(json.loads(json.dumps(before.faults.state())))
+    assert after.faults.shown == before.faults.shown
+    assert (after.counts.ecc, after.counts.status) == (before.counts.ecc, before.counts.status)
+    assert after.faults.next_seconds == 105.0
+    told = after.told_to(after.attach("b", 0))
+    assert [fault["kind"] for fault in told] == ["hbm-uncorrectable"], "the hang is over"
+    assert after.inject("bit-flip", device_index=0) == 6, "no number comes twice"
+    after.now = 116.0
+    after.faults.advance()
+    assert after.state(3) is FaultState.OVER
+    after.faults.heal()
+    assert (after.counts.ecc, after.counts.status) == ({}, {})
+
+
+def mutants(value: Any) -> Iterator[Any]:
+    """The document with one value in it replaced by others or left out."""
+    yield from (None, "x", -1, 0.5, 1e300, 2**70, True, [], {})
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            copy = value.copy()
+            for mutant in mutants(part):
+                copy[key] = mutant
+                yield copy
+            del copy[key]
+            yield copy
+
+
+def test_whatever_a_state_file_holds_is_restored_or_refused_as_a_whole() -> None:
+    state = json.loads(json.dumps(with_faults().faults.state()))
+    restored = refused = 0
+    for mutant in mutants(state):
+        host = Host()
+        try:
+            host.faults.restore(mutant)
+        except UnusableState:
+            assert (host.faults.shown, host.counts.ecc, host.faults.next_seconds) == ((), {}, None)
+            refused += 1
+        else:
+            json.dumps(host.faults.state(), allow_nan=False)
+            host.attach("a", 0, 4)
+            host.faults.heal()
+            restored += 1
+    assert restored > 50
+    assert refused > 500
 
 
 def test_a_process_is_asked_for_by_its_pid(host: Host) -> None:

@@ -1,4 +1,5 @@
-"""The files in the state directory: the log of ended processes and the audit log, as bounded files of JSON lines.
+"""The files in the state directory: the log of ended processes and the audit log, as bounded files of JSON lines, and
+the injected faults as one JSON document.
 
 Every line is complete. An incomplete line is removed: after a kill at the next start, on a full disk immediately. A
 thread writes the lines, so that a disk that hangs does not block the daemon.
@@ -51,6 +52,36 @@ CLOSE_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
+def _open_state_directory(path: str, group_id: int | None) -> Directory:
+    """Opens a state directory, and sets the mode of a new one for the group.
+
+    Raises NotTrusted if other users could replace its files.
+    """
+    directory = Directory.open(path, make_mode=0o700)
+    try:
+        if directory.exposed is not None:
+            raise NotTrusted(directory.exposed, "may be changed by everybody")
+        if directory.mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise NotTrusted(directory.path, "may be changed by others")
+        if directory.is_new and group_id is not None:
+            directory.set_mode(0o750, group_id)
+    except BaseException:
+        directory.close()
+        raise
+    return directory
+
+
+def _open_locked(directory: Directory, name: str) -> int:
+    """Opens and locks a file. Raises BlockingIOError when another daemon has locked it."""
+    descriptor = directory.open_lock(name)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 class LineFile:
     """A log of JSON lines in the files NAME.jsonl and NAME.1.jsonl (older lines) of one directory.
 
@@ -73,10 +104,9 @@ class LineFile:
         self._most_file_bytes = most_file_bytes
         self._most_bytes = most_file_bytes + MOST_LINE_BYTES
         self._log_problem = RateLimitedLogger(_log, logging.WARNING)
-        self._directory = Directory.open(path, make_mode=0o700)
+        self._directory = _open_state_directory(path, group_id)
         self._file = -1
         try:
-            self._check_directory()
             self._file = self._open_file()
             older = b""
             with contextlib.suppress(FileNotFoundError):
@@ -108,21 +138,10 @@ class LineFile:
         if not self._thread.is_alive():
             self._close_files()
 
-    def _check_directory(self) -> None:
-        """Raises NotTrusted if other users could replace the files. Sets the mode of a new directory for the group."""
-        directory = self._directory
-        if directory.exposed is not None:
-            raise NotTrusted(directory.exposed, "may be changed by everybody")
-        if directory.mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise NotTrusted(directory.path, "may be changed by others")
-        if directory.is_new and self._group_id is not None:
-            directory.set_mode(0o750, self._group_id)
-
     def _open_file(self) -> int:
         """Opens and locks the current file. Raises BlockingIOError when another daemon has locked it."""
-        descriptor = self._directory.open_lock(self._name)
+        descriptor = _open_locked(self._directory, self._name)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._group_id is not None:
                 os.fchown(descriptor, -1, self._group_id)
             os.fchmod(descriptor, 0o600 if self._group_id is None else 0o640)
@@ -173,6 +192,86 @@ class LineFile:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+        self._directory.close()
+
+
+FAULTS_FILE = "faults.json"
+_FAULTS_LOCK = ".faults.lock"
+_MOST_FAULTS_BYTES = 2**22
+
+
+class FaultsFile:
+    """The injected faults on disk: one JSON document, which each change replaces atomically.
+
+    `document` is the document that the file had when it was opened; None without a file. Raises OSError if the
+    directory or the file can't be used, and BlockingIOError if another daemon has locked it.
+    """
+
+    def __init__(self, path: str, group_id: int | None = None) -> None:
+        self._log_problem = RateLimitedLogger(_log, logging.WARNING)
+        self._directory = _open_state_directory(path, group_id)
+        self._lock = -1
+        try:
+            self._lock = _open_locked(self._directory, _FAULTS_LOCK)
+            self.document = self._read()
+        except BaseException:
+            self._close_files()
+            raise
+        self._latest: Mapping[str, object] | None = None
+        self._is_ending = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="faults-file", daemon=True)
+        self._thread.start()
+
+    def write(self, document: Mapping[str, object]) -> None:
+        """Lets the thread write this document. If the disk is slow, the thread writes only the latest one."""
+        with self._changed:
+            self._latest = document
+            self._changed.notify()
+
+    def close(self, wait_seconds: float = CLOSE_SECONDS) -> None:
+        """Writes the latest document. Waits at most `wait_seconds` for a disk that hangs."""
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify()
+        self._thread.join(wait_seconds)
+        if not self._thread.is_alive():
+            self._close_files()
+
+    def _read(self) -> Mapping[str, Any] | None:
+        path = f"{self._directory.path}/{FAULTS_FILE}"
+        try:
+            content = self._directory.read_own(FAULTS_FILE, _MOST_FAULTS_BYTES)
+            if content is None:
+                _log.warning("%s: not restored: it is too large, or other users may change it", path)
+                return None
+            document = json.loads(content, parse_constant=_refuse)
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            _log.warning("%s: not restored: it is not a JSON object", path)
+            return None
+        return document
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while self._latest is None and not self._is_ending:
+                    self._changed.wait()
+                document, self._latest = self._latest, None
+            if document is None:
+                return
+            try:
+                self._directory.replace(FAULTS_FILE, json_text(document).encode("ascii"), 0o600)
+            except OSError as error:
+                self._log_problem("%s: %s is not kept: %s", self._directory.path, FAULTS_FILE, error.strerror)
+
+    def _close_files(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
         self._directory.close()
 
 
