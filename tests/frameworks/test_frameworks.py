@@ -133,6 +133,18 @@ def test_a_framework_on_another_device_reports_its_training_where_a_daemon_is(
     assert "neurontools-reporter" not in alone["threads"]
 
 
+def test_the_tokens_of_generate_through_a_traced_model_are_timed_as_the_script_times_them(run: Run) -> None:
+    [found] = run("neuron-run", "generate_traced.py")
+    own, shown = found["own"], found["shown"]
+    assert all(own["equal"])
+    assert shown["requests_counted"] == len(own["first"])
+    bucket = 1.02
+    for name, seconds in (("time_to_first_token", own["first"]), ("time_per_output_token", own["each"])):
+        assert min(seconds) / bucket <= shown[name]["p50_seconds"] <= max(seconds) * bucket
+        assert shown[name]["p100_seconds"] <= max(seconds) * bucket
+    assert 0 < shown["tokens_per_second"] <= max(own["rates"]) * bucket
+
+
 def test_the_documented_count_of_names_is_what_the_script_counts() -> None:
     if not PYTHON.exists():
         pytest.skip("other people's frameworks are not installed; run make frameworks")

@@ -102,6 +102,7 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
             environment, CaptureRequests(captures.start_capture)
         )
         if isinstance(process_executor.monitor, Reported):
+            training_log.runtime_reporter = process_executor.monitor.reporter
             process_executor.monitor.reporter.before_reports(partial(_collect, process_executor))
             process_executor.faults = process_executor.monitor.reporter.faults or process_executor.faults
             worker.instance_type = process_executor.monitor.reporter.instance_type

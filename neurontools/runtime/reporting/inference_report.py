@@ -9,7 +9,7 @@ from typing import Any
 
 from neurontools.runtime.reporting.inference_log import ModelCounters, inference_log
 from neurontools.runtime.reporting.reporter import Reporter
-from neurontools.runtime.reporting.training_report import attach_reporter
+from neurontools.runtime.reporting.training_report import attach_reporter, flush_reports
 
 
 class InferenceReport:
@@ -41,8 +41,8 @@ class InferenceReport:
         return TokenTimer(inference_log.model(model))
 
     def flush(self) -> bool:
-        """Waits until the daemon has a report of everything so far; returns False at the time-out."""
-        return self._reporter is not None and self._reporter.flush()
+        """Waits until the daemon has a report of everything so far; returns False at the time-out, or without one."""
+        return flush_reports(self._reporter)
 
     def close(self) -> None:
         """Releases the cores and stops reporting. May be called again."""

@@ -24,13 +24,14 @@ class TrainingLog:
     """The training counters of this process; any thread may add to them.
 
     The simulated runtime sets `is_counted_by_runtime`: it counts steps and samples itself, and takes only the other
-    counters from this log.
+    counters from this log. It sets `runtime_reporter` when it takes cores.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._counters = TrainingCounters()
         self.is_counted_by_runtime = False
+        self.runtime_reporter: Reporter | None = None
 
     @property
     def counters(self) -> TrainingCounters:
@@ -93,6 +94,15 @@ def attach_reporter(
     return reporter
 
 
+def flush_reports(reporter: Reporter | None) -> bool:
+    """Waits until the daemon has a report of everything so far. None means the reporter of the simulated runtime.
+
+    Returns False at the time-out, and if this process reports to no daemon.
+    """
+    reporter = training_log.runtime_reporter if reporter is None else reporter
+    return reporter is not None and reporter.flush()
+
+
 class TrainingReport:
     """Reports the training of this process to the daemon, once a second from its own thread.
 
@@ -142,8 +152,8 @@ class TrainingReport:
         return training_log.checkpoint()
 
     def flush(self) -> bool:
-        """Waits until the daemon has a report of everything so far; returns False at the time-out."""
-        return self._reporter is not None and self._reporter.flush()
+        """Waits until the daemon has a report of everything so far; returns False at the time-out, or without one."""
+        return flush_reports(self._reporter)
 
     def close(self) -> None:
         """Releases the cores and stops reporting. May be called again."""
