@@ -11,6 +11,7 @@ class ResultDocument(TypedDict):
     test: str
     outcome: str
     device_index: int | None
+    peer_device_index: int | None
     neuroncore_index: int | None
     reason: str
     action: str | None

@@ -1,34 +1,59 @@
-"""Level 2 of neuron-diag: runs the tests on free cores and judges their measurements."""
+"""Levels 2 and 3 of neuron-diag: run the tests on free cores and judge their measurements."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from neurontools import catalog
 from neurontools.client.daemon_client import Client
+from neurontools.diagnose.level3 import (
+    SLOW_ACTION,
+    SLOW_FACTOR,
+    SLOW_LINK_FACTOR,
+    Link,
+    judged_links,
+    judged_load,
+    links_between,
+    power_results,
+)
 from neurontools.diagnose.results import Outcome, TestResult
 from neurontools.diagnose.workload_process import WorkloadHost, lines_of_all
 from neurontools.model import LogicalNeuronCore, Snapshot, logical_cores
 
-CORE_TESTS = ("matmul", "convolution", "random", "hbm", "transfer", "collective", "speed")
+CORE_TESTS = ("matmul", "convolution", "random", "hbm", "transfer", "training", "collective", "speed")
 _COMPARED_TESTS = ("collective", "speed")  # a result holds only after the comparison with the other cores
-RANK_TESTS = ("all-reduce", "all-gather")
+RANK_TESTS = ("all-reduce", "all-gather", "links")
+_EXECUTING_TESTS = (*CORE_TESTS, *RANK_TESTS, "reports", "sustained")
+_REPEATED_TESTS = ("matmul", "convolution", "hbm", "transfer")  # in each round of the sustained load
 PROVES_LEVEL_2 = "A pass proves that these computations were right on this hardware, now."
 _EXECUTION_TIMEOUT_SECONDS = 10
 _SILENCE_SECONDS = {True: 300.0, False: 1800.0}  # simulated or not; on hardware, a program may compile for minutes
-_SLOW_FACTOR = 1.6  # a core is slow if the fastest one is so many times as fast
 _LATE_SECONDS, _LATE_FACTOR = 0.02, 5.0  # a collective is late if it takes longer than the shortest by both
 _CONFIRMATIONS = 2  # further runs that must also find a core slow, because a busy host delays any core at times
 _COUNTED_SECONDS = 10.0
 _SIZES = {
-    True: {"hbm_bytes": 1 << 22, "transfer_bytes": 1 << 20, "speed_size": 256, "rounds": 5, "words": 1 << 16},
-    False: {"hbm_bytes": 1 << 30, "transfer_bytes": 1 << 28, "speed_size": 4096, "rounds": 10, "words": 1 << 24},
+    True: {
+        "hbm_bytes": 1 << 22,
+        "transfer_bytes": 1 << 20,
+        "speed_size": 256,
+        "rounds": 5,
+        "words": 1 << 16,
+        "link_bytes": 1 << 22,
+        "load_type": "float32",
+    },
+    False: {
+        "hbm_bytes": 1 << 30,
+        "transfer_bytes": 1 << 28,
+        "speed_size": 4096,
+        "rounds": 10,
+        "words": 1 << 24,
+        "link_bytes": 1 << 26,
+        "load_type": "bfloat16",
+    },
 }
 _RETRY = "run neuron-diag again on this device; if it fails again, move the work and have the host replaced"
-_SLOW_ACTION = "keep jobs off this device; stop and start the instance to get another host"
 Progress = Callable[[str], None]
 
 
@@ -46,9 +71,17 @@ class _CoreRange:
 class DeviceTests:
     """The tests that execute something. Close it, or use it as a context manager: that ends all its processes."""
 
-    def __init__(self, socket_path: str, device_indices: Collection[int], progress: Progress) -> None:
+    def __init__(
+        self,
+        socket_path: str,
+        device_indices: Collection[int],
+        progress: Progress,
+        sustained_seconds: float = 0.0,
+    ) -> None:
         self._host = WorkloadHost(socket_path, _EXECUTION_TIMEOUT_SECONDS)
         self._progress = progress
+        self._device_indices = device_indices
+        self._sustained_seconds = sustained_seconds
         cores = logical_cores(self._host.snapshot, self._host.logical_neuroncore_config)
         self._cores = [core for core in cores if core.device_index in device_indices]
 
@@ -66,9 +99,14 @@ class DeviceTests:
 
     def run(self, names: Sequence[str]) -> Iterator[TestResult]:
         """Runs the tests with these names on all free cores. Cores that others hold are skipped."""
-        on_cores = [name for name in names if name in (*CORE_TESTS, *RANK_TESTS, "reports")]
-        if not on_cores:
-            return
+        on_cores = [name for name in names if name in _EXECUTING_TESTS]
+        if on_cores:
+            yield from self._run_executing(on_cores)
+        if "power" in names:
+            with Client(self._host.socket_path) as client:
+                yield from power_results(client.snapshot(), self._device_indices)
+
+    def _run_executing(self, on_cores: Sequence[str]) -> Iterator[TestResult]:
         if self.stack_name is None:
             reason, action = self._host.missing_stack
             for name in on_cores:
@@ -79,7 +117,7 @@ class DeviceTests:
             if core.is_free is not True:
                 pids = ", ".join(map(str, core.owner_pids or core.candidate_pids))
                 reason = f"not tested: PID {pids} holds the core" if pids else "not tested: the core may be held"
-                for name in on_cores:
+                for name in (name for name in on_cores if name != "links"):
                     yield TestResult(name, Outcome.SKIP, reason, "", core.device_index, core.index)
         if free:
             yield from self._run_on_cores(on_cores, free)
@@ -99,6 +137,8 @@ class DeviceTests:
             yield TestResult("reports", Outcome.NOT_RUN, "no test executed anything", "add a test such as matmul")
         if any(name in RANK_TESTS for name in names):
             yield from self._run_ranks([name for name in names if name in RANK_TESTS], _ranks(free))
+        if "sustained" in names:
+            yield from self._run_sustained(_ranges(free))
 
     def missing_results(
         self, names: Sequence[str], found: Sequence[TestResult], reason: str, action: str
@@ -108,8 +148,10 @@ class DeviceTests:
         free = [core for core in self._cores if core.is_free is True]
         for name in names:
             places: list[tuple[int, int | None]] = []
-            if name in CORE_TESTS or name in RANK_TESTS:
-                cores = free if name in CORE_TESTS else _ranks(free)
+            if name in ("links", "power"):
+                places = [(index, None) for index in sorted({core.device_index for core in free})]
+            elif name in _EXECUTING_TESTS and name != "reports":
+                cores = _ranks(free) if name in RANK_TESTS else free
                 places = [(core.device_index, core.index) for core in cores]
             elif name == "reports":
                 places = [(index, None) for index in sorted({core.device_index for core in free})]
@@ -165,30 +207,87 @@ class DeviceTests:
 
     def _run_ranks(self, names: Sequence[str], ranks: Sequence[LogicalNeuronCore]) -> Iterator[TestResult]:
         """Runs collectives between processes, each of which holds a core of another device if there are several."""
-        if len(ranks) < 2:
+        links = links_between(self._host.snapshot, [core.device_index for core in ranks])
+        if "links" in names:
+            yield from self._untested_links(links)
+            if not links:
+                yield TestResult("links", Outcome.SKIP, "no two of the tested devices are linked")
+                names = [name for name in names if name != "links"]
+        if len(ranks) < 2 or not names:
             for name in names:
                 yield TestResult(name, Outcome.SKIP, "needs two free cores", "", ranks[0].device_index)
             return
-        plan = {"size": len(ranks), "store": f"{self._host.directory}/store", **_SIZES[self._host.is_simulated]}
-        plan["timeout_seconds"] = _SILENCE_SECONDS[self._host.is_simulated]
-        Path(self._host.directory, "store").unlink(missing_ok=True)
+        rank_of = {core.device_index: rank for rank, core in enumerate(ranks)}
+        pairs = [(rank_of[link.device_index], rank_of[link.peer_device_index]) for link in links]
+        plan = {
+            "tests": [*names],
+            "pairs": pairs,
+            "size": len(ranks),
+            "store": f"{self._host.directory}/store",
+            "slow_link_factor": SLOW_LINK_FACTOR,
+            "timeout_seconds": _SILENCE_SECONDS[self._host.is_simulated],
+            **_SIZES[self._host.is_simulated],
+        }
         processes = [self._host.start({**plan, "rank": rank}, str(core.index)) for rank, core in enumerate(ranks)]
         found: dict[tuple[str, int], TestResult] = {}
+        link_lines: dict[int, Mapping[str, Any]] = {}
         self._progress(f"collectives between {len(ranks)} cores")
         try:
             for process, line in lines_of_all(processes, _SILENCE_SECONDS[self._host.is_simulated]):
                 core = ranks[processes.index(process)]
-                if "test" in line:
-                    result = found[line["test"], core.index] = self._result(line, core)
-                    if result.outcome is Outcome.FAIL:
-                        for each in processes:  # the others would only miss this one
-                            each.end()
+                if line.get("begin") == "links":
+                    self._progress(f"links between {len(ranks)} devices")
+                elif "link" in line:
+                    link_lines.setdefault(line["link"], line)
+                elif "test" in line:
+                    found[line["test"], core.index] = self._result(line, core)
+                if line.get("outcome") == Outcome.FAIL:
+                    for each in processes:  # the others would only miss this one
+                        each.end()
         except Exception:
             yield from found.values()
             raise
-        for name in names:
+        yield from judged_links(links, link_lines, _RETRY)
+        if "links" in names:
+            for position, link in enumerate(links):
+                if position not in link_lines:
+                    failures = [processes[rank].failure for rank in pairs[position]]
+                    reason = next(filter(None, failures), "a peer failed")
+                    yield link.result(Outcome.NOT_RUN, f"{link}: {reason}", _RETRY)
+        for name in (name for name in names if name != "links"):
             for core, process in zip(ranks, processes, strict=True):
                 yield found.get((name, core.index)) or _missing_result(name, core, process.failure, is_culprit=False)
+
+    def _untested_links(self, tested: Sequence[Link]) -> Iterator[TestResult]:
+        """Yields the links to selected devices that have no free core."""
+        for link in links_between(self._host.snapshot, self._device_indices):
+            if link not in tested:
+                yield link.result(Outcome.SKIP, f"not tested: one end of {link} has no free core")
+
+    def _run_sustained(self, ranges: Sequence[_CoreRange]) -> Iterator[TestResult]:
+        """Runs the sustained load on all cores at once, with a process for each range."""
+        sizes = _SIZES[self._host.is_simulated]
+        plan = {"tests": _REPEATED_TESTS, "seconds": self._sustained_seconds, "slow_factor": SLOW_FACTOR, **sizes}
+        processes = [
+            self._host.start({"cores": [*range(len(each.cores))], **plan}, str(each), script="sustained_workload.py")
+            for each in ranges
+        ]
+        found: dict[int, TestResult] = {}
+        early_rates: dict[int | None, float] = {}
+        for process, line in lines_of_all(processes, _SILENCE_SECONDS[self._host.is_simulated]):
+            core = ranges[processes.index(process)].cores[line["core"]]
+            if "begin" in line:
+                self._progress(f"sustained load on core {core.index}, {line['left_seconds']:.0f} s left")
+            else:
+                found[core.index] = self._result(line, core)
+                early_rates[core.index] = float(line.get("early", 0.0))
+        yield from map(
+            self._with_expectation, judged_load([*found.values()], early_rates, is_simulated=self._host.is_simulated)
+        )
+        for each, process in zip(ranges, processes, strict=True):
+            for core in each.cores:
+                if core.index not in found:
+                    yield _missing_result("sustained", core, process.failure, is_culprit=False)
 
     def _count_results(self, free: Sequence[LogicalNeuronCore], executed: Collection[int]) -> Iterator[TestResult]:
         """Judges whether the daemon counted executions on each device on which the workload ran."""
@@ -234,7 +333,7 @@ class DeviceTests:
         name = self._host.snapshot.instance.instance_type
         if result.measured is None or name not in catalog.names():
             return result
-        if result.test == "speed":
+        if result.test in ("speed", "sustained"):
             peak = catalog.peak_flops_per_logical_core(name, self._host.logical_neuroncore_config)
             return replace(result, expected=peak, source=f"catalog: bf16 peak of a core of {name}")
         family = catalog.load(name).family
@@ -284,7 +383,7 @@ def _suspects(results: Sequence[TestResult]) -> set[tuple[str, int | None]]:
         if result.measured is None or result.test not in best:
             continue
         limit = best[result.test]
-        if (result.test == "speed" and result.measured * _SLOW_FACTOR < limit) or (
+        if (result.test == "speed" and result.measured * SLOW_FACTOR < limit) or (
             result.test == "collective" and result.measured > limit * _LATE_FACTOR + _LATE_SECONDS
         ):
             found.add((result.test, result.neuroncore_index))
@@ -297,7 +396,7 @@ def _slow_result(result: TestResult, best: Mapping[str, float]) -> TestResult:
         reason = f"the fastest core is {limit / measured:.1f} times as fast"
     else:
         reason = f"a collective takes {measured * 1e3:.0f} ms, on the best core {limit * 1e3:.1f} ms"
-    return replace(result, outcome=Outcome.FAIL, reason=reason, action=_SLOW_ACTION)
+    return replace(result, outcome=Outcome.FAIL, reason=reason, action=SLOW_ACTION)
 
 
 def _missing_result(test: str, core: LogicalNeuronCore, failure: str, *, is_culprit: bool) -> TestResult:

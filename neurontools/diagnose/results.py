@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from neurontools.util.errors import EXIT_USAGE
 from neurontools.util.terminal import escape_controls
-from neurontools.util.units import byte_rate_text, counted, flops_text, ranges_text
+from neurontools.util.units import byte_rate_text, counted, flops_text, percent_text, ranges_text
 from neurontools.util.version import __version__
 
 TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
@@ -35,7 +35,8 @@ class TestResult:
     """Outcome of a test on the host, a device or a core.
 
     `expected` is the value that `measured` is compared with, and `source` says where it comes from. Both numbers have
-    the unit `unit`. With `is_finding`, the result repeats a finding of the daemon.
+    the unit `unit`. With `is_finding`, the result repeats a finding of the daemon. A result on the link between two
+    devices has the second one in `peer_device_index`.
     """
 
     __test__ = False  # pytest collects classes of this name
@@ -52,6 +53,7 @@ class TestResult:
     source: str = ""
     injected: bool = False
     is_finding: bool = False
+    peer_device_index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ def report_document(report: DiagReport) -> DiagDocument:
                 "test": result.test,
                 "outcome": str(result.outcome),
                 "device_index": result.device_index,
+                "peer_device_index": result.peer_device_index,
                 "neuroncore_index": result.neuroncore_index,
                 "reason": result.reason,
                 "action": result.action or None,
@@ -196,8 +199,7 @@ def _grouped(results: Iterable[TestResult]) -> list[_Group]:
         if key not in groups:
             groups[key] = _Group(result, set(), set(), [])
         group = groups[key]
-        if result.device_index is not None:
-            group.devices.add(result.device_index)
+        group.devices.update(index for index in (result.device_index, result.peer_device_index) if index is not None)
         if result.neuroncore_index is not None:
             group.cores.add(result.neuroncore_index)
         if result.measured is not None:
@@ -212,11 +214,12 @@ def _measured_text(group: _Group, *, is_simulated: bool) -> str:
         return ""
     values = list(dict.fromkeys((text(min(group.measured)), text(max(group.measured)))))
     expected = group.first.expected
-    peak = f", peak {text(expected)}" if expected is not None else ""
+    word = "median" if group.first.source.startswith("median") else "peak"
+    peak = f", {word} {text(expected)}" if expected is not None else ""
     return f" ({' to '.join(values)}{' simulated' if is_simulated else ''}{peak})"
 
 
-_RATE_TEXTS = {"FLOP/s": flops_text, "bytes/s": byte_rate_text}
+_RATE_TEXTS = {"FLOP/s": flops_text, "bytes/s": byte_rate_text, "ratio of the maximum": percent_text}
 
 
 def _place_text(devices: Sequence[int], cores: Sequence[int]) -> str:

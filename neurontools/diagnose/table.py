@@ -70,6 +70,10 @@ TESTS = (
     DiagTest("reports", 2, "the daemon counts the executions of the tests", ("reports-lost",)),
     DiagTest("all-reduce", 2, "sums over all devices are exact"),
     DiagTest("all-gather", 2, "parts of all devices arrive intact"),
+    DiagTest("training", 3, "the losses of a small training are exactly the recorded ones"),
+    DiagTest("links", 3, "no link between two devices is much slower than the median one", ("slow-link",)),
+    DiagTest("sustained", 3, "results stay right, and no core becomes slow, under load for minutes", ("slow-core",)),
+    DiagTest("power", 3, "how much power the devices took under load, where the driver reports it"),
 )
 TEST_NAMES = tuple(test.name for test in TESTS)
 LEVELS = tuple(sorted({test.level for test in TESTS}))

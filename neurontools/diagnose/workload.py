@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from statistics import median_high
 from typing import Any, NamedTuple
 
 import torch
@@ -19,8 +20,11 @@ import torch.distributed as dist
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.xla_backend  # noqa: F401 - registers the backend
 
+from neurontools.diagnose.training import LOSSES, train
+
 _SIGMAS = 6.0  # limit of a statistic; a healthy core exceeds it once in 500 million runs
 _RANDOM_VALUES = 100_000
+_SWEEPS, _CONFIRMING_SWEEPS = 2, 8  # over all links; over slow links
 _PATTERNS = (0, 0x55555555, 0x2AAAAAAA, 0x7FFFFFFF)
 
 
@@ -48,8 +52,8 @@ def main(plan: dict[str, Any]) -> None:
     devices = [xm.xla_device(index) for index in plan["cores"]]
     for index, device in zip(plan["cores"], devices, strict=True):
         for name in plan["tests"]:
-            if name in _TESTS:
-                _report(name, index, lambda name=name, device=device: _TESTS[name](device, plan))  # type: ignore[misc]
+            if name in TESTS:
+                _report(name, index, lambda name=name, device=device: TESTS[name](device, plan))  # type: ignore[misc]
     if "collective" in plan["tests"]:
         _run_alone(plan, devices)
     if "speed" in plan["tests"]:
@@ -69,12 +73,15 @@ def _report(name: str, core: int, test: Callable[[], Measurement]) -> None:
     except Unsupported as error:
         write_line(test=name, core=core, outcome="skip", reason=str(error))
     except Exception as error:  # the report names every failure of the device
-        lines = str(error).strip().splitlines()
-        text = lines[0] if lines else ""
-        reason = text if isinstance(error, WrongResult) or "NRT_" in text else f"{type(error).__name__}: {text}"
-        write_line(test=name, core=core, outcome="fail", reason=reason[:500])
+        write_line(test=name, core=core, outcome="fail", reason=failure_reason(error))
     else:
         write_line(test=name, core=core, outcome="pass", reason=found.reason, measured=found.value, unit=found.unit)
+
+
+def failure_reason(error: Exception) -> str:
+    """Returns the first line of an error, with the type of an error that is no result of a device."""
+    text = (str(error).strip().splitlines() or [""])[0]
+    return (text if isinstance(error, WrongResult) or "NRT_" in text else f"{type(error).__name__}: {text}")[:500]
 
 
 def _require_equal(what: str, found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -147,7 +154,7 @@ def _test_hbm(device: Any, plan: dict[str, Any]) -> Measurement:
         written = torch.full((count,), pattern, dtype=torch.int32, device=device)
         copied = written.clone()
         xm.mark_step()
-        wrong = int((copied != pattern).sum().cpu())
+        wrong = int(((copied != pattern) | (written != pattern)).sum().cpu())
         seconds.append(time.monotonic() - began)
         if wrong:
             raise WrongResult(f"pattern {pattern:#010x}: {wrong} of {count} words are wrong")
@@ -166,13 +173,22 @@ def _test_transfer(device: Any, plan: dict[str, Any]) -> Measurement:
     return Measurement("bytes return from the device as they were sent", 2 * sent.numel() / seconds, "bytes/s")
 
 
-_TESTS = {
+def _test_training(device: Any, _plan: dict[str, Any]) -> Measurement:
+    for step, (loss, expected) in enumerate(zip(train(device), LOSSES, strict=True), 1):
+        if loss != expected:
+            raise WrongResult(f"training: the loss of step {step} is {loss}, not {expected}")
+    return Measurement(f"all {len(LOSSES)} losses of a training equal the recorded ones")
+
+
+TESTS: dict[str, Callable[[Any, dict[str, Any]], Measurement]] = {
     "matmul": _test_matmul,
     "convolution": _test_convolution,
     "random": _test_random,
     "hbm": _test_hbm,
     "transfer": _test_transfer,
+    "training": _test_training,
 }
+"""The tests of a single core: functions of its device and the plan. They raise an error if the device fails."""
 
 
 def _run_alone(plan: dict[str, Any], devices: list[Any]) -> None:
@@ -247,9 +263,9 @@ def join_ranks(plan: dict[str, Any]) -> Any:
 
 
 def _run_ranks(plan: dict[str, Any]) -> None:
-    """Verifies the contents of collectives between the processes of all ranks."""
+    """Verifies the contents of collectives between the processes of all ranks, then measures links."""
     rank, size = plan["rank"], plan["size"]
-    write_line(begin="all-reduce", core=0)
+    write_line(begin=plan["tests"][0], core=0)
     device = join_ranks(plan)
     own = torch.arange(plan["words"]) % 251 + rank
 
@@ -274,8 +290,66 @@ def _run_ranks(plan: dict[str, Any]) -> None:
             _require_equal(f"all-gather of rank {index}", part.cpu(), (torch.arange(plan["words"]) % 251 + index).int())
         return Measurement(f"parts of {size} ranks are intact")
 
-    _report("all-reduce", 0, reduce_all)
-    _report("all-gather", 0, gather_all)
+    for name, test in (("all-reduce", reduce_all), ("all-gather", gather_all)):
+        if name in plan["tests"]:
+            _report(name, 0, test)
+    if "links" in plan["tests"]:
+        _measure_links(plan, device)
+
+
+def _measure_links(plan: dict[str, Any], device: Any) -> None:
+    """Sends data over each link and back, one link after the other. The first rank of a pair reports its best rate.
+
+    Slow links are measured again, because a busy host delays any transfer at times.
+    """
+    store, limit = dist.FileStore(plan["store"] + "-links", plan["size"]), timedelta(seconds=plan["timeout_seconds"])
+    own, pairs = plan["rank"], plan["pairs"]
+    sent = (torch.arange(plan["link_bytes"] // 4) % 251).float()
+    value = sent.to(device)
+    rates = dict.fromkeys(range(len(pairs)), 0.0)
+    measured, turn, sweeps_left = list(rates), 0, _SWEEPS + _CONFIRMING_SWEEPS
+    while measured and sweeps_left:
+        for number in measured:
+            pair = pairs[number]
+            if own in pair:
+                if turn:
+                    store.wait([f"turn {turn}"], limit)
+                write_line(begin="links", core=0)
+                try:
+                    rate = max(_exchange(value, sent, pair[own == pair[0]], is_first=own == pair[0]) for _ in range(3))
+                except Exception as error:  # the report names every failure of the device
+                    write_line(link=number, outcome="fail", reason=failure_reason(error))
+                    return
+                if own == pair[0]:
+                    store.set(f"rate {turn + 1}", str(rate))
+                    store.set(f"turn {turn + 1}", "over")
+            turn += 1
+        store.wait([f"turn {turn}"], limit)
+        for position, number in enumerate(measured, turn + 1 - len(measured)):
+            rates[number] = max(rates[number], float(store.get(f"rate {position}")))
+        sweeps_left -= 1
+        slow = [number for number in rates if rates[number] * plan["slow_link_factor"] < median_high(rates.values())]
+        measured = measured if sweeps_left > _CONFIRMING_SWEEPS else slow
+    for number, pair in enumerate(pairs):
+        if own == pair[0]:
+            write_line(link=number, outcome="pass", measured=rates[number])
+
+
+def _exchange(value: torch.Tensor, expected: torch.Tensor, peer: int, *, is_first: bool) -> float:
+    """Sends a tensor to a rank and back. Returns the rate in bytes/s."""
+    received = torch.empty_like(value)
+    xm.mark_step()
+    began = time.monotonic()
+    for is_sending in (is_first, not is_first):
+        if is_sending:
+            dist.send(value if is_first else received, peer)
+        else:
+            dist.recv(received, peer)
+    xm.mark_step()
+    xm.wait_device_ops()
+    seconds = time.monotonic() - began
+    _require_equal("transfer over the link", received.cpu(), expected)
+    return 2 * value.nbytes / seconds
 
 
 if __name__ == "__main__":

@@ -38,7 +38,12 @@ if TYPE_CHECKING:
     from neurontools.diagnose.table import DiagTest
 
 OPTIONS = (
-    Option("level", "1 executes nothing on a device; 2 computes on free cores; default: 1", short="r", value="N"),
+    Option(
+        "level",
+        "1 executes nothing on a device; 2 computes on free cores; 3 adds sustained load and links; default: 1",
+        short="r",
+        value="N",
+    ),
     Option("test", "only these tests, of any level", value="NAMES", joins=True),
     Option(
         "device",
@@ -47,7 +52,12 @@ OPTIONS = (
         value="LIST",
         joins=True,
     ),
-    Option("timeout", "when to give up; default: 30 for level 1, 600 for level 2", value="SECONDS"),
+    Option("duration", "how long the sustained load of level 3 lasts; default: 900", value="SECONDS"),
+    Option(
+        "timeout",
+        "when to give up; default: 30 for level 1, 600 for level 2, and for level 3 the duration more",
+        value="SECONDS",
+    ),
     Option("json", "print the report as JSON", short="j"),
     Option("textfile", "also write metrics to this file, for the node exporter", value="FILE", completes=FILES),
     Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
@@ -61,7 +71,8 @@ USAGE = "neuron-diag [--level N] [--test NAMES] [--device LIST] [options]"
 SUMMARY = "Tests whether the Neuron devices of this host are good enough for a job."
 NOTES = """\
 Level 1 takes a second. It judges what the driver, the monitor daemon (neurond) and the environment say. Level 2 takes
-minutes. It computes on free cores and checks the results; cores that others hold are not tested.
+minutes. It computes on free cores and checks the results; cores that others hold are not tested. Level 3 takes about 15
+minutes more. It also trains, measures each link between devices, and keeps all free cores under load.
 A pass is a statement on these tests only. On a simulated host, it says nothing about hardware.
 With --hosts, neuron-diag runs on each host, reached by SSH, or on this one for unix:/path. The worst is printed first.
 
@@ -79,7 +90,8 @@ EXIT_CODES = (
 )
 
 _COMMAND = "neuron-diag"
-_TIMEOUTS_SECONDS = {1: 30.0, 2: 600.0}
+_TIMEOUTS_SECONDS = {1: 30.0, 2: 600.0, 3: 600.0}  # of level 3 without its sustained load
+_SUSTAINED_SECONDS = 900.0
 _TIMEOUT_ACTION = "give more seconds with --timeout"
 _LONGEST_TIMEOUT_SECONDS = 86_400.0
 _PROVES_SIMULATED = "The host is simulated: a pass proves that the tests work, and nothing about hardware."
@@ -131,7 +143,7 @@ def _print_tables(given: dict[str, str]) -> bool:
     return True
 
 
-_PASSED_OPTIONS = ("level", "test", "device", "timeout")  # those that the command on each host gets
+_PASSED_OPTIONS = ("level", "test", "device", "duration", "timeout")  # those that the command on each host gets
 
 
 def _run_on_hosts(given: dict[str, str]) -> int:
@@ -169,8 +181,12 @@ class _Run:
         self._tests = _named_tests(given, whole_option(given, "level", LEVELS[0], LEVELS[0], LEVELS[-1]))
         self._selection = DeviceSelection(given.get("device", ""))
         self._level = max(test.level for test in self._tests)
+        self._sustained_seconds = seconds_option(
+            given, "duration", _SUSTAINED_SECONDS, 0.0, _LONGEST_TIMEOUT_SECONDS / 2
+        )
+        longer_seconds = self._sustained_seconds if self._level == LEVELS[-1] else 0.0
         self.timeout_seconds = seconds_option(
-            given, "timeout", _TIMEOUTS_SECONDS[self._level], 0.1, _LONGEST_TIMEOUT_SECONDS
+            given, "timeout", _TIMEOUTS_SECONDS[self._level] + longer_seconds, 0.1, _LONGEST_TIMEOUT_SECONDS
         )
         self._timeout_reason = f"not done within {self.timeout_seconds:g} s"
         self._stack_name = ""
@@ -239,7 +255,7 @@ class _Run:
         from neurontools.diagnose.results import Outcome
         from neurontools.rpc import fault_calls
 
-        with DeviceTests(state.socket_path, indices, _write_progress) as tests:
+        with DeviceTests(state.socket_path, indices, _write_progress, self._sustained_seconds) as tests:
             self._stack_name, self._proves = tests.stack_name or self._stack_name, PROVES_LEVEL_2
             found: list[TestResult] = []
             names = [test.name for test in self._tests]
