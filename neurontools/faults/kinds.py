@@ -113,6 +113,8 @@ class FaultKind:
 
 FOUND_WITHIN_SECONDS = 2.0
 """Time of a report to the daemon and of the daemon's next tick, at the default interval of one second."""
+LINK_BYTES_PER_SECOND = 1e9
+"""Speed of a simulated link without a fault, about that of the host's memory and network."""
 _LATENCY_SECONDS = 90.0  # three tenths of the window of the health rules
 
 _ERRORS = "TDRV:exec_request_process_errors"

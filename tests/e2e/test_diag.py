@@ -104,7 +104,7 @@ def test_level_3_trains_exactly_loads_all_cores_and_names_the_slow_link(
 ) -> None:
     daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "0.05")
     names = ",".join(test.name for test in TESTS if test.level == 3)
-    fault_calls.inject(daemon.socket, [FaultRequest("slow-link", device_index=5, peer_device_index=1, amount=8)])
+    fault_calls.inject(daemon.socket, [FaultRequest("slow-link", device_index=5, peer_device_index=1, amount=30)])
     with AttachedProcess(daemon, "2"):  # device 0 has no free core
         document = diag(daemon, tmp_path, "--test", names, "--device", "0-2,5,6", "--duration", "0")
     assert (document["exit_code"], document["level"]) == (1, 3), document

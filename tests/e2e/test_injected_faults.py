@@ -69,7 +69,7 @@ LINKED = """
 import os, sys, time, torch, torch.distributed as dist, torch_xla.core.xla_model as xm
 device = xm.xla_device()
 dist.init_process_group("xla", store=dist.FileStore("store", 2), rank=int(os.environ["RANK"]), world_size=2)
-value = torch.ones(2**16, device=device)
+value = torch.ones(2**18, device=device)
 while True:
     dist.all_reduce(value)
     began = time.monotonic()

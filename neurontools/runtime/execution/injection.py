@@ -15,7 +15,7 @@ import torch
 
 from neurontools.driver.environment import VISIBLE_CORES
 from neurontools.driver.neuron_runtime import DEFAULT_TIMEOUT_SECONDS, execution_failure_lines
-from neurontools.faults.kinds import FaultEffect
+from neurontools.faults.kinds import LINK_BYTES_PER_SECOND, FaultEffect
 from neurontools.runtime.execution.graph_description import COLLECTIVE
 from neurontools.runtime.execution.policy import ExecutionFailed
 from neurontools.runtime.programs.program import Program
@@ -26,10 +26,10 @@ from neurontools.util.version import __version__
 
 collective_hooks: list[Callable[[], None]] = []
 """Functions that apply faults before each collective; usually none. Callers hold the runtime's lock."""
-transfer_hooks: list[Callable[[float, Callable[[], Collection[int]]], None]] = []
+transfer_hooks: list[Callable[[int, Callable[[], Collection[int]]], None]] = []
 """Functions that slow down each collective after its end; usually none. Callers hold the runtime's lock.
 
-A function receives the seconds of the transfer, and a function that returns the devices of the other ranks.
+A function receives the bytes of the collective, and a function that returns the devices of the other ranks.
 """
 _IN_COLLECTIVES = (FaultEffect.HANGS_IN_COLLECTIVE, FaultEffect.IS_LATE_IN_COLLECTIVES)
 
@@ -123,14 +123,17 @@ class FaultyRun:
         elif not fault.over.wait(self.timeout_seconds):
             raise self._failure(fault)
 
-    def _after_transfer(self, fault: ArmedFault, seconds: float, peer_devices: Callable[[], Collection[int]]) -> None:
-        """Makes a transfer over the fault's link take `amount` times as long. Other transfers stay as they are."""
+    def _after_transfer(self, fault: ArmedFault, nbytes: int, peer_devices: Callable[[], Collection[int]]) -> None:
+        """Makes a transfer over the fault's link take `amount` times as long. Other transfers stay as they are.
+
+        A measured time would contain the wait for other ranks, so the usual time follows from the bytes.
+        """
         device, _ = fault.places[self.core]
         other_ends = fault.devices - {device}
         peers = frozenset(peer_devices()) - {device}
         if peers & other_ends if other_ends else peers:
             self.faults.report_begin(fault, self.core)
-            fault.over.wait(seconds * ((fault.amount or 1.0) - 1.0))
+            fault.over.wait(nbytes / LINK_BYTES_PER_SECOND * ((fault.amount or 1.0) - 1.0))
 
     def _flip(self, fault: ArmedFault, results: Sequence[Tensor]) -> None:
         """Flips random bits of a random result. The same seed flips the same bits."""

@@ -272,11 +272,9 @@ def _run_in_graph(
     wait_seconds = None
     publish_device(group, device.current.memory.device_index)
     try:
-        began = time.perf_counter()
         wait_seconds = run_collective(kind, group, nbytes, outputs, inputs, reduction, root)
-        transfer_seconds = time.perf_counter() - began - wait_seconds
         for slow_down in transfer_hooks:
-            slow_down(transfer_seconds, partial(devices_of_peers, group, root if kind in _POINT_TO_POINT else None))
+            slow_down(nbytes, partial(devices_of_peers, group, root if kind in _POINT_TO_POINT else None))
     finally:
         ended = time.perf_counter()
         step_clock.close_collective(entry, ended, ended - started if wait_seconds is None else wait_seconds)
