@@ -27,6 +27,8 @@ from neurontools.faults.requests import (
 )
 from neurontools.model import EccCounters, StatusCounters
 from neurontools.model.finding import FindingKind
+from tests.harness.paths import ROOT
+from tests.harness.pictures import is_as_stored
 
 FACTS = {"device": 3, "core": 1, "engine": 0, "timeout_ms": 30000, "model": "model.neff", "collectives": 3}
 
@@ -182,3 +184,28 @@ def test_it_says_what_is_wrong() -> None:
         with pytest.raises(ImpossibleFault) as refused:
             FaultRequest(**asked)
         assert said in str(refused.value)
+
+
+PAGE = ROOT / "docs/faults.md"
+COLUMNS = ("kind", "lasts", "execution", "device counter", "core counter", "kernel line", "findings")
+
+
+def table_row(kind: FaultKind) -> tuple[str, ...]:
+    has_status = bool(kind.status) and not kind.corrupts_results
+    return (
+        f"`{kind.name}`",
+        kind.lasts.partition(":")[0],
+        f"NRT_{kind.status.name}({int(kind.status)})" if has_status else kind.effect.value,
+        ", ".join(name.removesuffix("_total") for name in kind.ecc),
+        kind.counter or "",
+        kind.kernel_error or "",
+        ", ".join(kind.findings),
+    )
+
+
+def test_the_page_of_faults_has_each_kind() -> None:
+    lines = (COLUMNS, ("---",) * len(COLUMNS), *map(table_row, KINDS.values()))
+    table = "".join(f"| {' | '.join(cell or '-' for cell in line)} |\n" for line in lines)
+    head, begin, rest = PAGE.read_text("utf-8").partition("<!-- table -->\n")
+    _, end, tail = rest.partition("<!-- /table -->\n")
+    assert is_as_stored(f"{head}{begin}\n{table}\n{end}{tail}", PAGE), "UPDATE_GOLDEN=1 writes it anew"
