@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from neurontools.estimate.calibration import (
     BEST_ETA,
@@ -226,13 +227,26 @@ def training_cost(
     )
 
 
+class WhatIfKind(StrEnum):
+    """The kinds of changes whose effect is predicted."""
+
+    BFLOAT16 = "bfloat16"
+    BATCHES_PER_EXECUTION = "batches-per-execution"
+    CORES = "cores"
+    ACCUMULATION = "accumulation"
+    CHECKPOINTING = "checkpointing"
+    BATCH = "batch"
+    BUCKETS = "buckets"
+
+
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """The predicted effect of one change to a training script.
+    """The predicted effect of one change to a script.
 
     `speedup` is the throughput after the change divided by the throughput before; None if only memory changes.
     """
 
+    kind: WhatIfKind
     change: str
     speedup: Interval | None
     peak_bytes: int | None  # HBM peak after the change; None: unknown
@@ -275,6 +289,7 @@ def _bfloat16_effect(baseline: _Baseline) -> WhatIf | None:
     peaks = baseline.hardware.peak_flops
     ratio = peaks["bfloat16"] / peaks["float32"]
     return WhatIf(
+        WhatIfKind.BFLOAT16,
         "bfloat16 (model.to(torch.bfloat16))",
         baseline.speedup(replace(run, flops_by_dtype=flops, moved_bytes=run.moved_bytes / 2)),
         run.peak_bytes // 2,
@@ -288,6 +303,7 @@ def _batches_per_execution_effect(baseline: _Baseline) -> WhatIf | None:
         return None
     factor = _BATCHES_PER_EXECUTION
     return WhatIf(
+        WhatIfKind.BATCHES_PER_EXECUTION,
         f"batches_per_execution={factor}",
         baseline.speedup(replace(run, executions=run.executions / factor, tensors=run.tensors / factor)),
         None,
@@ -302,6 +318,7 @@ def _all_cores_effect(baseline: _Baseline) -> WhatIf | None:
     reduced_bytes = run.collective_bytes or run.gradient_bytes or 0
     changed = replace(run, worker_count=cores, collectives=max(run.collectives, 1.0), collective_bytes=reduced_bytes)
     return WhatIf(
+        WhatIfKind.CORES,
         f"one worker per core ({cores})",
         baseline.speedup(changed, cores / run.worker_count),
         run.peak_bytes,
@@ -319,6 +336,7 @@ def _accumulation_effect(baseline: _Baseline) -> WhatIf | None:
         collective_bytes=run.collective_bytes / _ACCUMULATED_BATCHES,
     )
     return WhatIf(
+        WhatIfKind.ACCUMULATION,
         f"gradient accumulation over {_ACCUMULATED_BATCHES} batches",
         baseline.speedup(changed),
         run.peak_bytes,
@@ -332,6 +350,7 @@ def _checkpointing_effect(baseline: _Baseline) -> WhatIf | None:
         return None
     recomputed = {dtype: flops * 4 / 3 for dtype, flops in run.flops_by_dtype.items()}
     return WhatIf(
+        WhatIfKind.CHECKPOINTING,
         "activation checkpointing",
         baseline.speedup(replace(run, flops_by_dtype=recomputed)),
         None,
@@ -344,7 +363,8 @@ def _larger_batch_effect(baseline: _Baseline) -> WhatIf | None:
     step = baseline.step
     if baseline.calibration is None or step.host.high >= step.compute.low or baseline.run.samples is None:
         return None
-    return WhatIf("a larger batch", Interval(1.0, 1.0), None, "compute binds, so a sample takes as long: no effect")
+    no_effect = "compute binds, so a sample takes as long: no effect"
+    return WhatIf(WhatIfKind.BATCH, "a larger batch", Interval(1.0, 1.0), None, no_effect)
 
 
 # The changes of a run whose gain or loss the model predicts reliably.

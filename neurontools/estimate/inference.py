@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 from neurontools.estimate.calibration import Interval
 from neurontools.estimate.counted_run import EstimateError, parse_number, parse_ranks
-from neurontools.estimate.estimate import WhatIf, instance_usd
+from neurontools.estimate.estimate import WhatIf, WhatIfKind, instance_usd
 from neurontools.estimate.families import ModelFamily, family_of
 from neurontools.estimate.instances import InstanceHardware, Price, list_prices
 
@@ -173,22 +172,6 @@ def _untraced_model(rank: Mapping[str, Any]) -> CountedModel:
     )
 
 
-class WhatIfKind(StrEnum):
-    """The kinds of changes whose effect on inference is predicted."""
-
-    CORES = "cores"
-    BFLOAT16 = "bfloat16"
-    BATCH = "batch"
-    BUCKETS = "buckets"
-
-
-@dataclass(frozen=True, slots=True)
-class InferenceWhatIf(WhatIf):
-    """The predicted effect of one change to a script that executes models."""
-
-    kind: WhatIfKind
-
-
 @dataclass(frozen=True, slots=True)
 class BatchEstimate:
     """The estimate for one batch size. Rates and costs are those of the whole instance, with one call at a time a core.
@@ -220,7 +203,7 @@ class InferenceEstimate:
     traced: BatchEstimate
     batches: tuple[BatchEstimate, ...]
     price: Price | None
-    what_ifs: tuple[InferenceWhatIf, ...]
+    what_ifs: tuple[WhatIf, ...]
 
     @property
     def used_cores(self) -> int:
@@ -294,34 +277,32 @@ def _speedup(before: CountedModel, after: CountedModel, hardware: InstanceHardwa
     return Interval(min(ratios), max(ratios))
 
 
-def _what_ifs(
-    model: CountedModel, hardware: InstanceHardware, batches: Sequence[BatchEstimate]
-) -> list[InferenceWhatIf]:
+def _what_ifs(model: CountedModel, hardware: InstanceHardware, batches: Sequence[BatchEstimate]) -> list[WhatIf]:
     """Predicts the effect of each change that applies."""
     found = []
     copies, used = hardware.core_count // model.cores_per_execution, model.core_count // model.cores_per_execution
     if used < copies:
         gain = copies / max(1, used)
         found.append(
-            InferenceWhatIf(
+            WhatIf(
+                WhatIfKind.CORES,
                 f"all {hardware.core_count} cores: torch_neuronx.DataParallel",
                 Interval(gain, gain),
                 model.fixed_bytes + model.activation_bytes,
                 f"you use {min(model.core_count, hardware.core_count)} of {hardware.core_count} cores and pay for all; "
                 "latency stays",
-                WhatIfKind.CORES,
             )
         )
     float32_flops = model.flops_by_dtype.get("float32", 0.0)
     after = model.in_bfloat16()
     if float32_flops > model.flops / 2 and _speedup(model, after, hardware).high >= _LEAST_GAIN:
         found.append(
-            InferenceWhatIf(
+            WhatIf(
+                WhatIfKind.BFLOAT16,
                 "bfloat16: model.to(torch.bfloat16), or --auto-cast=matmult in compiler_args",
                 _speedup(model, after, hardware),
                 after.fixed_bytes + after.activation_bytes,
                 f"{float32_flops / model.flops:.0%} of the FLOPs are float32; check the accuracy",
-                WhatIfKind.BFLOAT16,
             )
         )
     larger = best_batch(model, hardware, batches)
@@ -329,23 +310,23 @@ def _what_ifs(
         after = model.with_batch(larger)
         latency = _latency(after, hardware).middle / _latency(model, hardware).middle
         found.append(
-            InferenceWhatIf(
+            WhatIf(
+                WhatIfKind.BATCH,
                 f"batch {larger}",
                 _speedup(model, after, hardware),
                 after.fixed_bytes + after.activation_bytes,
                 f"launches take a smaller share; a request takes {latency:.1f} times as long, and waits for its batch",
-                WhatIfKind.BATCH,
             )
         )
     if model.padding_ratio >= _NOTABLE_PADDING_RATIO:
         gain = 1 / (1 - model.padding_ratio)
         found.append(
-            InferenceWhatIf(
+            WhatIf(
+                WhatIfKind.BUCKETS,
                 "buckets (bucket_model_trace) with smaller batches",
                 Interval(1.0, gain),
                 None,
                 f"{model.padding_ratio:.0%} of the executed rows only filled the traced batch of {model.batch_samples}",
-                WhatIfKind.BUCKETS,
             )
         )
     return found

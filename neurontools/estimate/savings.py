@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from neurontools.estimate.advice import RunFacts, Saving
 from neurontools.estimate.calibration import Interval
-from neurontools.estimate.estimate import what_ifs
+from neurontools.estimate.estimate import WhatIfKind, what_ifs
 from neurontools.estimate.instances import list_prices
 
 COLLECTIVE_SECONDS = Interval(58e-6, 300e-6)
@@ -33,12 +33,12 @@ def find_saving(rule: str, facts: RunFacts) -> Saving | None:
     return Saving(seconds, usd, facts.hardware.name)
 
 
-def _of_change(beginning: str) -> Callable[[RunFacts], Interval | None]:
-    """Returns a function that predicts the saving of one change. The text of the change starts with `beginning`."""
+def _of_change(kind: WhatIfKind) -> Callable[[RunFacts], Interval | None]:
+    """Returns a function that predicts the saving of one kind of change."""
 
     def seconds(facts: RunFacts) -> Interval | None:
         for each in what_ifs(facts.run, facts.hardware, None):
-            if each.change.startswith(beginning) and each.speedup is not None:
+            if each.kind is kind and each.speedup is not None:
                 ratios = [1 - 1 / speedup for speedup in (each.speedup.low, each.speedup.high)]
                 total = facts.step.total
                 return Interval(max(0.0, total.low * min(ratios)), max(0.0, total.high * max(ratios)))
@@ -66,8 +66,8 @@ def _per_step(counter: str) -> Callable[[RunFacts], Interval]:
 
 
 _SECONDS: dict[str, Callable[[RunFacts], Interval | None]] = {
-    "float32": _of_change("bfloat16"),
-    "batches-per-execution": _of_change("batches_per_execution"),
+    "float32": _of_change(WhatIfKind.BFLOAT16),
+    "batches-per-execution": _of_change(WhatIfKind.BATCHES_PER_EXECUTION),
     "two-executions": _fewer_executions,
     "host-read": _overlap,
     "read-after-step": _overlap,
