@@ -142,6 +142,8 @@ def xplane(profile: Profile, peaks: CorePeaks) -> bytes:
     base_ns = min([about.began_ns, *profile.steps.column("start_ns")[:1], *profile.executions.column("queued_ns")[:1]])
     planes = [_device_plane(profile, core, number, base_ns, peaks) for number, core in enumerate(about.cores)]
     planes.append(_host_plane(profile, len(planes), base_ns))
+    if any(operator.is_backward for operator in profile.operators):
+        planes.append(_training_plane(len(planes)))
     encoded = b"".join(encode_bytes(1, plane.encode()) for plane in planes)
     return encoded + encode_string(3, about.device_time) + encode_string(4, about.host)
 
@@ -283,6 +285,30 @@ def _core_details(profile: Profile, core: int) -> bytes:
             encode_uint(6, core),
         ]
     )
+
+
+_FLOAT32 = encode_uint(2, 11)  # ShapeProto of a scalar
+_SIGNATURE = encode_bytes(1, _FLOAT32) + encode_bytes(2, _FLOAT32) + encode_string(3, "x")  # ProgramShapeProto
+
+
+def _training_plane(number: int) -> Plane:
+    """Returns a plane that tells xprof that the profile is of a training.
+
+    xprof derives this only from HLO modules: an operator named as JAX names gradients makes a training. The profile has
+    no HLO, so the module has this one operator. xprof also offers memory_viewer and graph_viewer for it.
+    Source: xprof/convert/model_tracker.cc and xplane_to_op_stats.cc.
+    """
+    plane = Plane(number, "/host:metadata")
+    name = "marks_a_training"
+    metadata = encode_string(2, "transpose(backward)")
+    instruction = [encode_string(1, "x"), encode_string(2, "parameter"), encode_bytes(3, _FLOAT32)]
+    instruction += [encode_bytes(7, metadata), encode_uint(35, 1)]
+    computation = [encode_string(1, name), encode_bytes(2, b"".join(instruction)), encode_bytes(4, _SIGNATURE)]
+    computation += [encode_uint(5, 1), encode_uint(6, 1)]
+    module = [encode_string(1, name), encode_string(2, name), encode_bytes(3, b"".join(computation))]
+    module += [encode_bytes(4, _SIGNATURE), encode_uint(5, 1), encode_uint(6, 1)]
+    plane.add_event_kind(name, name, **{"Hlo Proto": encode_bytes(1, b"".join(module))})
+    return plane
 
 
 def _host_plane(profile: Profile, number: int, base_ns: int) -> Plane:

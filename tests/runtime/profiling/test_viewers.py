@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import pickle
@@ -16,6 +17,7 @@ from neurontools.profile.analysis.report import build_report
 from neurontools.profile.analysis.steps import steady_steps
 from neurontools.profile.analysis.topology import LinkKind, find_topology
 from neurontools.profile.analysis.verdict import Bound, find_verdict
+from neurontools.profile.formats.xplane import write_xplane
 from tests.harness import chromium
 from tests.harness.perfetto_ui import FOLDERS, perfetto_ui
 from tests.harness.profiled_scripts import TWELVE_STEPS, output_of
@@ -57,6 +59,7 @@ def test_xprof_answers_with_our_steps_and_our_flops(run: Run, tmp_path: Path) ->
         answers = xprof([Path(shutil.copy(path, alone))], *asked)
         assert {*asked, "trace_viewer@"} <= set(answers["names"])
         steps = rows(answers["overview_page"][1])
+        assert answers["overview_page"][2]["p"]["is_training"] == "true"
         assert len(steps) == len(steady_steps(profile))
         executed = {total.graph: total.executions for total in profile.graph_totals}
         flops = sum(operator.flops * executed[operator.graph] for operator in profile.operators)
@@ -77,6 +80,27 @@ def test_xprof_answers_with_our_steps_and_our_flops(run: Run, tmp_path: Path) ->
         names = {row["operation"] for row in rows(answers["framework_op_stats"][0])}
         assert any(name.endswith("aten::linear") for name in names)
         assert float(answers["roofline_model"][0]["p"]["peak_flop_rate"]) > 0
+
+
+@pytest.mark.long
+@needs_viewers
+def test_xprof_shows_both_hosts_of_a_run(run: Run, tmp_path: Path) -> None:
+    files = [tmp_path / f"{host}.xplane.pb" for host in ("alpha", "beta")]
+    for path, profile in zip(files, run.profiles, strict=True):
+        about = dataclasses.replace(profile.metadata, host=path.name.partition(".")[0])
+        write_xplane(dataclasses.replace(profile, metadata=about), path)
+    answers = xprof(files, "overview_page", "input_pipeline_analyzer", "op_profile", "hlo_stats", "trace_viewer@")
+    environment = answers["overview_page"][2]["p"]
+    assert (environment["host_count"], environment["device_core_count"]) == ("2", "2")
+    assert len(answers["input_pipeline_analyzer"][0]["rows"][0]["c"][1:]) == len(steady_steps(run.profiles[0]))
+    occurrences = sum(row["occurrences"] for row in rows(answers["hlo_stats"]))
+    assert occurrences == sum(len(profile.operator_ns) for profile in run.profiles)
+    processes = {e["args"]["name"] for e in answers["trace_viewer@"]["traceEvents"] if e.get("name") == "process_name"}
+    assert {name.partition(" ")[0] for name in processes} >= {"alpha", "beta"}, processes
+    for path, profile in zip(files, run.profiles, strict=True):  # memory_profile reads one host at a time
+        (memory,) = xprof([path], "memory_profile")["memory_profile"]["memoryProfilePerAllocator"].values()
+        peak = int(memory["profileSummary"]["peakStats"]["heapAllocatedBytes"])
+        assert 0 < peak <= profile.state.hbm_peak_bytes[0]
 
 
 BOUND = """
