@@ -181,7 +181,7 @@ class ModelTotals:
     """A served model in all processes of a host. None means unknown, or that no request ended lately."""
 
     name: str
-    neuroncore_count: int  # logical cores that the model is loaded on
+    neuroncore_count: int | None  # logical cores that the model is loaded on; None also if it is unloaded
     requests_per_second: float | None = None
     request_p99_seconds: float | None = None  # recent request latency of the slowest process
     queue_depth: int | None = None  # requests that wait now
@@ -202,7 +202,7 @@ def combine_models(parts: Iterable[ModelTotals]) -> list[ModelTotals]:
     combined = [
         ModelTotals(
             name,
-            sum(part.neuroncore_count for part in same),
+            sum_known(part.neuroncore_count for part in same),
             sum_known(part.requests_per_second for part in same),
             max_known(part.request_p99_seconds for part in same),
             sum_known(part.queue_depth for part in same),
@@ -226,7 +226,7 @@ def _totals(served: ServedModel) -> ModelTotals:
     latency = rates.total_latency
     return ModelTotals(
         served.name,
-        len(served.neuroncore_indices),
+        len(served.neuroncore_indices) or None,
         rates.requests_per_second,
         None if latency is None else latency.p99_seconds,
         served.queue_depth,

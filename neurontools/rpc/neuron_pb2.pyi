@@ -699,7 +699,7 @@ class ModelTotals(google.protobuf.message.Message):
     name: builtins.str
     """Name of the model."""
     neuroncore_count: builtins.int
-    """Number of NeuronCores that the model is loaded on."""
+    """Number of NeuronCores that the model is loaded on; absent: unknown, or it is unloaded."""
     requests_per_second: builtins.float
     """Requests per second."""
     request_p99_seconds: builtins.float
@@ -714,17 +714,19 @@ class ModelTotals(google.protobuf.message.Message):
         self,
         *,
         name: builtins.str = ...,
-        neuroncore_count: builtins.int = ...,
+        neuroncore_count: builtins.int | None = ...,
         requests_per_second: builtins.float | None = ...,
         request_p99_seconds: builtins.float | None = ...,
         queue_depth: builtins.int | None = ...,
         queue_wait_seconds: builtins.float | None = ...,
         device_memory_bytes: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_device_memory_bytes", b"_device_memory_bytes", "_queue_depth", b"_queue_depth", "_queue_wait_seconds", b"_queue_wait_seconds", "_request_p99_seconds", b"_request_p99_seconds", "_requests_per_second", b"_requests_per_second", "device_memory_bytes", b"device_memory_bytes", "queue_depth", b"queue_depth", "queue_wait_seconds", b"queue_wait_seconds", "request_p99_seconds", b"request_p99_seconds", "requests_per_second", b"requests_per_second"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_device_memory_bytes", b"_device_memory_bytes", "_queue_depth", b"_queue_depth", "_queue_wait_seconds", b"_queue_wait_seconds", "_request_p99_seconds", b"_request_p99_seconds", "_requests_per_second", b"_requests_per_second", "device_memory_bytes", b"device_memory_bytes", "name", b"name", "neuroncore_count", b"neuroncore_count", "queue_depth", b"queue_depth", "queue_wait_seconds", b"queue_wait_seconds", "request_p99_seconds", b"request_p99_seconds", "requests_per_second", b"requests_per_second"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_device_memory_bytes", b"_device_memory_bytes", "_neuroncore_count", b"_neuroncore_count", "_queue_depth", b"_queue_depth", "_queue_wait_seconds", b"_queue_wait_seconds", "_request_p99_seconds", b"_request_p99_seconds", "_requests_per_second", b"_requests_per_second", "device_memory_bytes", b"device_memory_bytes", "neuroncore_count", b"neuroncore_count", "queue_depth", b"queue_depth", "queue_wait_seconds", b"queue_wait_seconds", "request_p99_seconds", b"request_p99_seconds", "requests_per_second", b"requests_per_second"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_device_memory_bytes", b"_device_memory_bytes", "_neuroncore_count", b"_neuroncore_count", "_queue_depth", b"_queue_depth", "_queue_wait_seconds", b"_queue_wait_seconds", "_request_p99_seconds", b"_request_p99_seconds", "_requests_per_second", b"_requests_per_second", "device_memory_bytes", b"device_memory_bytes", "name", b"name", "neuroncore_count", b"neuroncore_count", "queue_depth", b"queue_depth", "queue_wait_seconds", b"queue_wait_seconds", "request_p99_seconds", b"request_p99_seconds", "requests_per_second", b"requests_per_second"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_device_memory_bytes", b"_device_memory_bytes"]) -> typing.Literal["device_memory_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_neuroncore_count", b"_neuroncore_count"]) -> typing.Literal["neuroncore_count"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_queue_depth", b"_queue_depth"]) -> typing.Literal["queue_depth"] | None: ...
     @typing.overload

@@ -25,7 +25,7 @@ class FleetModelColumn:
 
 MODEL_COLUMNS = (
     FleetModelColumn("HOSTS", 5, lambda model: str(model.host_count), 90),
-    FleetModelColumn("CORES", 6, lambda model: str(model.neuroncore_count), 76),
+    FleetModelColumn("CORES", 6, lambda model: units.count_text(model.neuroncore_count), 76),
     FleetModelColumn("REQ/S", _RATE_CELLS, lambda model: units.short_rate_text(model.requests_per_second, _RATE_CELLS)),
     FleetModelColumn("REQ P99", 8, lambda model: units.short_duration_text(model.request_p99_seconds)),
     FleetModelColumn("WAITING", 7, lambda model: units.count_text(model.queue_depth)),

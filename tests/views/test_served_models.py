@@ -112,6 +112,7 @@ def test_the_fleet_has_queue_wait_and_memory_of_each_model_over_its_hosts() -> N
     assert {(model.name, model.host_count) for model in models[1:]} == {("a", 1), ("b", 1), ("traced", 1)}
     fleet = json.loads(document_json(document(states, 0.0, 0.0, jobs=(), models=models)))
     assert fleet["models"][0]["queue_depth"] == 7
+    assert {model["name"]: model["neuroncore_count"] for model in fleet["models"]}["traced"] is None, "not loaded"
     assert [host["model_count"] for host in fleet["hosts"]] == [2, 4, 2]
     assert fleet["hosts"][0]["models"][0]["queue_wait_seconds"] == pytest.approx(0.005)
     context = FleetContext(list_rows(states, worst_first), tuple(states), (), models, 0.0, 0.0, 1.0)

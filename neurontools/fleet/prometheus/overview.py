@@ -276,7 +276,7 @@ def read_models(samples: Iterable[PrometheusSample]) -> tuple[FleetModel, ...]:
     found = [
         FleetModel(
             name=shown_label(name),
-            neuroncore_count=_count(each, "neuroncores") or 0,
+            neuroncore_count=_count(each, "neuroncores"),
             requests_per_second=each.get("requests_per_second"),
             request_p99_seconds=each.get("request_p99_seconds"),
             queue_depth=_count(each, "queue_depth"),

@@ -286,7 +286,7 @@ MOST_MODELS = 50
 _ON_HOST = "neurontools_host_model_"
 _MODEL_REQUESTS = f"{_ON_HOST}requests_per_second"
 MODEL_QUANTITIES = {
-    "hosts": f"count by (model) ({_ON_HOST}neuroncores)",
+    "hosts": f'count by (model) (group by (instance, model) ({{__name__=~"{_ON_HOST}.+"}}))',
     "neuroncores": f"sum by (model) ({_ON_HOST}neuroncores)",
     "requests_per_second": f"sum by (model) ({_MODEL_REQUESTS})",
     "request_p99_seconds": f"max by (model) ({_ON_HOST}request_p99_seconds)",
@@ -304,7 +304,7 @@ _MODELS = " or ".join(
     for name, expression in MODEL_QUANTITIES.items()
 )
 # A model without device memory counts as 0.
-_LARGEST = f"topk({MOST_MODELS}, {MODEL_QUANTITIES['device_memory_bytes']} or 0 * {MODEL_QUANTITIES['neuroncores']})"
+_LARGEST = f"topk({MOST_MODELS}, {MODEL_QUANTITIES['device_memory_bytes']} or 0 * {MODEL_QUANTITIES['hosts']})"
 _RATES = f"{_HOST_RATES} or (({_MODELS}) and on (model) {_LARGEST})"
 
 
