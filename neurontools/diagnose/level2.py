@@ -54,6 +54,8 @@ _SIZES = {
     },
 }
 _RETRY = "run neuron-diag again on this device; if it fails again, move the work and have the host replaced"
+_RANK_ACTION = "any rank may be the cause: see the other tests of these cores, then run neuron-diag again"
+_MISSING_ACTION = "see the failed tests; if there is none, remove the cause and run neuron-diag again"
 Progress = Callable[[str], None]
 
 
@@ -253,7 +255,7 @@ class DeviceTests:
                 if position not in link_lines:
                     failures = [processes[rank].failure for rank in pairs[position]]
                     reason = next(filter(None, failures), "a peer failed")
-                    yield link.result(Outcome.NOT_RUN, f"{link}: {reason}", _RETRY)
+                    yield link.result(Outcome.NOT_RUN, f"{link}: {reason}", _MISSING_ACTION)
         for name in (name for name in names if name != "links"):
             for core, process in zip(ranks, processes, strict=True):
                 yield found.get((name, core.index)) or _missing_result(name, core, process.failure, is_culprit=False)
@@ -321,7 +323,7 @@ class DeviceTests:
             str(line["test"]),
             outcome,
             str(line["reason"])[:1000],
-            _RETRY if outcome is Outcome.FAIL else "",
+            "" if outcome is not Outcome.FAIL else _RANK_ACTION if line["test"] in RANK_TESTS else _RETRY,
             core.device_index,
             core.index,
             line.get("measured"),
@@ -403,4 +405,5 @@ def _missing_result(test: str, core: LogicalNeuronCore, failure: str, *, is_culp
     """Returns the result of a test that gave none. The test that ran when the process failed is a failure."""
     reason = failure or "a peer failed"
     outcome = Outcome.FAIL if is_culprit else Outcome.NOT_RUN
-    return TestResult(test, outcome, reason, _RETRY, core.device_index, core.index)
+    action = _RETRY if is_culprit else _MISSING_ACTION
+    return TestResult(test, outcome, reason, action, core.device_index, core.index)

@@ -13,7 +13,7 @@ from pathlib import Path
 from neurontools import free_cores
 from neurontools.diagnose.workload_process import WorkloadHost, lines_of_all
 from neurontools.util.errors import EXIT_USAGE, UserError
-from neurontools.util.units import ranges_text
+from neurontools.util.units import bytes_text, ranges_text
 
 OPERATIONS = {
     "all_reduce": "all_reduce",
@@ -47,6 +47,10 @@ _SIMULATED_TYPES = ("uint8", "int8", "fp16", "bf16", "int32", "fp32")  # gloo ha
 _EXECUTION_TIMEOUT_SECONDS = 600
 _SILENCE_SECONDS = 3600.0
 _GIB = float(1 << 30)
+_RANK_BYTES = 300 << 20  # host memory of a process with torch
+_SIMULATED_COPIES = 4  # of the data in host memory, also those of the simulated device; 3 were measured
+_CHECKED_BYTES = 8  # of an element in a check, which computes in doubles
+_CHECK_COPIES = 2  # beside one for each rank; with two ranks, 3 were measured together
 HEADING = "     size(B)    count(elems)     type    time(us)    algbw(GB/s)    busbw(GB/s)"
 
 
@@ -136,6 +140,16 @@ def element_count(benchmark: Benchmark, size_bytes: int) -> int:
     return max(1, count // parts) * parts
 
 
+def host_memory_bytes(benchmark: Benchmark, *, is_simulated: bool) -> int:
+    """Estimates the host memory that the ranks need together for the largest size, in bytes."""
+    count = max(element_count(benchmark, size) for size in benchmark.sizes_bytes)
+    copies = _SIMULATED_COPIES if is_simulated else 1
+    element_bytes = copies * TYPE_BYTES[benchmark.datatype]
+    if benchmark.checks:
+        element_bytes += _CHECKED_BYTES * (_CHECK_COPIES + benchmark.ranks)
+    return benchmark.ranks * (_RANK_BYTES + count * element_bytes)
+
+
 def row_text(row: BenchmarkRow) -> str:
     return (
         f"{row.size_bytes:>12}{row.count:>16}{row.datatype:>9}{row.median_seconds * 1e6:>12.0f}"
@@ -152,7 +166,7 @@ class CollectiveBenchmark:
     """Runs a benchmark on free cores, with a process for each rank. Use it as a context manager.
 
     `is_simulated` says whether the cores are. `wrong_elements` is the number of elements that a check found wrong.
-    Raises NotRunnable without the software or the free cores.
+    Raises NotRunnable without the software, the free cores or the host memory.
     """
 
     def __init__(self, socket_path: str, benchmark: Benchmark) -> None:
@@ -166,6 +180,7 @@ class CollectiveBenchmark:
         if self.is_simulated and benchmark.datatype not in _SIMULATED_TYPES:
             known = ", ".join(_SIMULATED_TYPES)
             raise NotRunnable(f"{benchmark.datatype}: simulated cores cannot send it; give one of {known}", EXIT_USAGE)
+        self._require_host_memory()
         self._cores = self._free_cores()
 
     def __enter__(self) -> CollectiveBenchmark:
@@ -207,6 +222,20 @@ class CollectiveBenchmark:
             raise BenchmarkFailed(
                 f"rank {rank} on NeuronCore {cores[rank]}: {failed[rank]}",
                 benchmark.sizes_bytes[min(done, len(counts) - 1)],
+            )
+
+    def _require_host_memory(self) -> None:
+        """Raises NotRunnable if the ranks would use up the memory of this host."""
+        host = self._host.snapshot.host
+        if host is None or host.memory_total_bytes is None or host.memory_used_bytes is None:
+            return
+        needed = host_memory_bytes(self._benchmark, is_simulated=self.is_simulated)
+        free = host.memory_total_bytes - host.memory_used_bytes
+        if needed > free:
+            raise NotRunnable(
+                f"{self._benchmark.ranks} ranks need about {bytes_text(needed)} of host memory, and only "
+                f"{bytes_text(free)} are free; give a smaller --maxbytes or fewer ranks",
+                EXIT_USAGE,
             )
 
     def _free_cores(self) -> list[int]:

@@ -49,7 +49,7 @@ def main(plan: dict[str, Any]) -> None:
     run, expect = _OPERATIONS[plan["operation"]]
     wrong = 0
     for count in plan["counts"]:
-        data = (_data(count, rank.rank) if plan["checks"] else torch.zeros(count)).to(dtype)
+        data = _data(count, rank.rank).to(dtype) if plan["checks"] else torch.zeros(count, dtype=dtype)
         expected = expect(rank, count) if plan["checks"] else None
         value = data.to(rank.device)
         seconds = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,15 @@ def test_a_core_with_a_fault_fails_the_test(start_daemon: StartDaemon, tmp_path:
     assert done.returncode == 1, done
     assert "        4096    Failure: rank " in done.stdout  # which rank hangs, no rank can know
     assert done.stdout.endswith("\n1 errors found - test failed\n")
+
+
+def test_sizes_that_use_up_the_host_memory_are_refused(
+    shared_daemon: RunningDaemon, clean_environment: dict[str, str]
+) -> None:
+    pytest.importorskip("torch")
+    done = calls("nccom-test", clean_environment)("-r", "2", "-b", "1024GB", "allr", "--socket", shared_daemon.socket)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.search(r"2 ranks need about 8\.0 TB .*, and only .* are free; give a smaller --maxbytes", done.stderr)
 
 
 def test_held_cores_are_left_alone(start_daemon: StartDaemon, clean_environment: dict[str, str]) -> None:

@@ -196,6 +196,7 @@ def test_a_rank_that_cannot_start_does_not_delay_the_others(
     assert {each.outcome for each in results.values()} == {Outcome.NOT_RUN}
     assert "exit code 1" in results[0].reason  # the holder has core 0
     assert results[1].reason == "a peer failed"
+    assert not any("replaced" in each.action for each in results.values())
 
 
 def test_a_workload_that_cannot_start_never_looks_like_a_sick_device(start_daemon: StartDaemon, tmp_path: Path) -> None:
