@@ -46,6 +46,34 @@ while True:
 """
 
 
+_ATTACK = """
+import os, sys
+path = sys.argv[1]
+directory = os.path.dirname(path)
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+attacks = {
+    "write": lambda: open(path, "r+b").write(b"x"),
+    "chmod": lambda: os.chmod(path, 0o666),
+    "link beside": lambda: os.symlink("/etc/passwd", os.path.join(directory, ".link")),
+    "rename": lambda: os.rename(path, path + ".old"),
+    "remove": lambda: os.unlink(path),
+    "rename directory": lambda: os.rename(directory, directory + ".old"),
+}
+for name, attack in attacks.items():
+    try:
+        attack()
+    except OSError:
+        continue
+    print(name)
+"""
+
+
+def successful_attacks(path: Path) -> list[str]:
+    """What a process of the other user manages to do to a file, its place and its directory."""
+    command = [sys.executable, "-S", "-c", _ATTACK, str(path)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+
+
 @contextmanager
 def public_directory() -> Iterator[Path]:
     """A directory in /tmp that everybody can look into; pytest's own are closed."""

@@ -31,7 +31,7 @@ from neurontools.rpc.call import RpcError, Status
 from neurontools.testing import DriverTree
 from neurontools.util.errors import UserError
 from tests.harness.allocator_parts import TRN1, TRN2, entered
-from tests.harness.hostile_user import HOSTILE, needs_two_users
+from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory, successful_attacks
 from tests.harness.paths import PYTHONPATH
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import run_to_end, wait_until
@@ -228,6 +228,21 @@ def test_state_files_that_others_may_have_placed_are_not_restored(
     assert told[1].startswith(": another daemon keeps the injected faults there")
     assert told[2].startswith(": the injected faults is kept only in memory: ")
     assert (tmp_path / "elsewhere").read_bytes() == b"{}"
+
+
+@needs_two_users
+def test_another_user_can_neither_change_nor_place_the_faults() -> None:
+    with public_directory() as place:
+        path = place / "state" / FAULTS_FILE
+        for owner in (os.geteuid(), HOSTILE):
+            file = FaultsFile(str(path.parent))
+            file.write({"faults": []})
+            file.close()
+            assert successful_attacks(path) == []
+            os.chown(path, owner, -1)
+            file = FaultsFile(str(path.parent))
+            assert file.document == (None if owner == HOSTILE else {"faults": []})
+            file.close()
 
 
 class Host:

@@ -25,6 +25,7 @@ from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.programs.program import Program
 from neurontools.runtime.tensors.buffers import Tensor
 from tests.harness import python_process
+from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory, successful_attacks
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -223,6 +224,22 @@ def test_machine_code_that_others_may_write_is_not_loaded(tmp_path: Path) -> Non
     path.symlink_to(tmp_path / "elsewhere")
     assert cache.machine_code("123", flags, "key") is None
     assert cache.machine_code("123", CompilerFlags(), "key") is None
+
+
+@needs_two_users
+def test_another_user_can_neither_change_nor_place_machine_code() -> None:
+    flags = parse_compiler_flags("-O3")
+    with public_directory() as place:
+        cache = CompileCache({"NEURON_COMPILE_CACHE_URL": str(place / "cache")})
+        cache.store_machine_code("123", flags, "key", b"code")
+        (path,) = place.rglob("machine-code-key.bin")
+        assert successful_attacks(path) == []
+        assert cache.machine_code("123", flags, "key") == b"code"
+        path.parent.chmod(0o777)
+        assert "rename" in successful_attacks(path), "the attacks work where they are not refused"
+        path.with_name(f"{path.name}.old").rename(path)
+        os.chown(path, HOSTILE, HOSTILE)
+        assert cache.machine_code("123", flags, "key") is None
 
 
 @pytest.mark.parametrize(
