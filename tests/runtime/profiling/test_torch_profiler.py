@@ -79,6 +79,19 @@ with profile(
         step()
         profiler.step()
 """
+EXPERIMENTAL = """
+from torch_neuronx.experimental import profiler
+with profiler.profile(port=9012, profile_type="trace", ms_duration=600_000):
+    step()
+with profiler.profile(neuron_tensorboard_plugin_dir="late", auto_start=False, traced_only=True) as late:
+    step()
+    late.start()
+    step()
+with profiler.profile(neuron_tensorboard_plugin_dir="never", auto_start=False):
+    step()
+with profiler.profile(neuron_tensorboard_plugin_dir="short", ms_duration=1):
+    for _ in range(20): step()
+"""
 SERVER = """
 import time, glob, torch_xla.debug.profiler as xp
 server = xp.start_server(9012)  # a name, and no socket
@@ -170,11 +183,20 @@ def test_both_profiles_at_once_named_steps_and_a_snapshot_of_memory(tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_configuration_of_torch_neuronx_and_a_server_that_takes_traces(tmp_path: Path) -> None:
-    printed = output_of(tmp_path, WITH_PROFILER + NEURONX + SERVER)
+    printed = output_of(tmp_path, WITH_PROFILER + NEURONX + SERVER + EXPERIMENTAL)
     assert list((tmp_path / "made").glob("*.pt.trace.json.gz"))
     assert list((tmp_path / "made").glob("plugins/profile/*/*.xplane.pb"))
     assert "other: 10.0.0.1:9999: this process has started no profile server there" in printed
     assert list((tmp_path / "logs").glob("plugins/profile/*/*.xplane.pb"))
+
+    def executions(directory: str) -> int:
+        (path,) = (tmp_path / directory).glob("*.pt.trace.json.gz")
+        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        return sum(event["name"] == "nrt_execute (MarkStep)" for event in events)
+
+    assert executions("logs") == executions("late") == 1
+    assert executions("short") < 20
+    assert not (tmp_path / "never").exists()
 
 
 @pytest.mark.slow

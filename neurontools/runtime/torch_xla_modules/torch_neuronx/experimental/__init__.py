@@ -1,4 +1,4 @@
-"""torch_neuronx.experimental and its module placement: the cores onto which traced models are loaded."""
+"""torch_neuronx.experimental: placement, the cores onto which traced models are loaded, and profiler."""
 
 import importlib
 
@@ -6,5 +6,7 @@ from neurontools.runtime.inference.model_functions import multicore_context as m
 from neurontools.runtime.inference.model_functions import neuron_cores_context as neuron_cores_context
 from neurontools.runtime.inference.model_functions import set_multicore as set_multicore
 from neurontools.runtime.inference.model_functions import set_neuron_cores as set_neuron_cores
+
+from . import profiler as profiler
 
 placement = importlib.import_module(f"{__name__}.placement")  # an alias of this module
