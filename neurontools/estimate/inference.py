@@ -286,7 +286,7 @@ def _what_ifs(model: CountedModel, hardware: InstanceHardware, batches: Sequence
         found.append(
             WhatIf(
                 WhatIfKind.CORES,
-                f"all {hardware.core_count} cores: torch_neuronx.DataParallel",
+                f"use all {hardware.core_count} cores: torch_neuronx.DataParallel",
                 Interval(gain, gain),
                 model.fixed_bytes + model.activation_bytes,
                 f"you use {min(model.core_count, hardware.core_count)} of {hardware.core_count} cores and pay for all; "
@@ -299,7 +299,7 @@ def _what_ifs(model: CountedModel, hardware: InstanceHardware, batches: Sequence
         found.append(
             WhatIf(
                 WhatIfKind.BFLOAT16,
-                "bfloat16: model.to(torch.bfloat16), or --auto-cast=matmult in compiler_args",
+                "compute in bfloat16: model.to(torch.bfloat16), or --auto-cast=matmult in compiler_args",
                 _speedup(model, after, hardware),
                 after.fixed_bytes + after.activation_bytes,
                 f"{float32_flops / model.flops:.0%} of the FLOPs are float32; check the accuracy",
@@ -312,7 +312,7 @@ def _what_ifs(model: CountedModel, hardware: InstanceHardware, batches: Sequence
         found.append(
             WhatIf(
                 WhatIfKind.BATCH,
-                f"batch {larger}",
+                f"trace with a batch of {larger}",
                 _speedup(model, after, hardware),
                 after.fixed_bytes + after.activation_bytes,
                 f"launches take a smaller share; a request takes {latency:.1f} times as long, and waits for its batch",
@@ -323,7 +323,7 @@ def _what_ifs(model: CountedModel, hardware: InstanceHardware, batches: Sequence
         found.append(
             WhatIf(
                 WhatIfKind.BUCKETS,
-                "buckets (bucket_model_trace) with smaller batches",
+                "trace buckets of smaller batches (bucket_model_trace)",
                 Interval(1.0, gain),
                 None,
                 f"{model.padding_ratio:.0%} of the executed rows only filled the traced batch of {model.batch_samples}",

@@ -67,7 +67,7 @@ def test_a_script_that_only_infers_gets_latency_and_throughput_by_batch(tmp_path
         "Sequential: 20 executions, batch 4",
         "25% of the rows",
         "1 used of 2 paid",
-        "all 2 cores: torch_neuronx",
+        "use all 2 cores: torch_neuronx",
     ):
         assert text in ran.stderr
     assert max(len(line) for line in ran.stderr[ran.stderr.index("counted  ") :].splitlines()) <= 120
