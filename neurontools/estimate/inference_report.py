@@ -22,7 +22,7 @@ from neurontools.estimate.report import (
 )
 from neurontools.util.formats import Column, ascii_table
 from neurontools.util.terminal import escape_controls
-from neurontools.util.units import UNKNOWN, bytes_text, count_text, duration_text, percent_text
+from neurontools.util.units import UNKNOWN, count_text, duration_text, iec_bytes_text, percent_text
 
 _WIDTH = 100
 _NOT_PREDICTED = (
@@ -68,7 +68,7 @@ def _counted_lines(estimate: InferenceEstimate) -> list[str]:
 
 
 def _memory_text(estimate: InferenceEstimate) -> str:
-    return f"{bytes_text(estimate.traced.core_bytes)} of {bytes_text(estimate.core_memory_bytes)}"
+    return f"{iec_bytes_text(estimate.traced.core_bytes)} of {iec_bytes_text(estimate.core_memory_bytes)}"
 
 
 def _instance_lines(estimate: InferenceEstimate) -> list[str]:
@@ -77,7 +77,7 @@ def _instance_lines(estimate: InferenceEstimate) -> list[str]:
         (estimate.instance_type, "fits" if traced.fits else "DOES NOT FIT"),
         (
             "  HBM (counted)",
-            f"{_memory_text(estimate)} a core, weights and code are {bytes_text(estimate.model.fixed_bytes)}",
+            f"{_memory_text(estimate)} a core, weights and code are {iec_bytes_text(estimate.model.fixed_bytes)}",
         ),
         ("  cores (counted)", f"{estimate.used_cores} used of {estimate.core_count} paid; the rates below use all"),
         (
@@ -94,7 +94,7 @@ _BATCH_COLUMNS: tuple[Column[BatchEstimate], ...] = (
     Column(("CALLS/S", "(estimate)"), lambda e: e.executions_per_second.text(rate_text)),
     Column(("SAMPLES/S", "(estimate)"), lambda e: interval_text(e.samples_per_second, rate_text)),
     Column(("A MILLION", "(estimate)"), lambda e: interval_text(e.million_usd, dollars)),
-    Column(("HBM A CORE",), lambda e: bytes_text(e.core_bytes) + ("" if e.fits else " (TOO MUCH)")),
+    Column(("HBM A CORE",), lambda e: iec_bytes_text(e.core_bytes) + ("" if e.fits else " (TOO MUCH)")),
 )
 
 _TYPE_COLUMNS: tuple[Column[InferenceEstimate], ...] = (

@@ -14,7 +14,7 @@ from neurontools.estimate.counted_run import CountedRun
 from neurontools.estimate.estimate import NOT_PREDICTED, Estimate, TrainingCost, WhatIf
 from neurontools.estimate.instances import ON_DEMAND, Price
 from neurontools.util.formats import Column, ascii_table
-from neurontools.util.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
+from neurontools.util.units import UNKNOWN, count_text, duration_text, flops_text, iec_bytes_text, percent_text
 
 _LEAST_SHARE = 0.01
 _WIDTH = 100
@@ -36,10 +36,14 @@ def format_estimates(
     lines = _counter_lines(counted or first.run)
     if len(estimates) > 1:
         batches = {each.run.batch_samples for each in estimates}
-        columns = (*_COLUMNS[:1], _BATCH_COLUMN, *_COLUMNS[1:]) if len(batches) > 1 else _COLUMNS
+        columns = _columns(
+            _memory_origin(first.run, counted),
+            has_batches=len(batches) > 1,
+            has_free_cores=any(each.fit.worker_count < each.fit.core_count for each in estimates),
+        )
         lines += ["", *ascii_table(columns, [[each] for each in estimates]).splitlines()]
     else:
-        lines += ["", *_full_lines(first)]
+        lines += ["", *_full_lines(first, _memory_origin(first.run, counted))]
         lines += ["", *what_if_lines(first.what_ifs)]
     lines.append("")
     for sentence in _caveats(estimates, today, counted, lists_unpredicted=lists_unpredicted):
@@ -70,17 +74,24 @@ def _counter_lines(run: CountedRun) -> list[str]:
         ("a step", f"{work_text(run.flops_by_dtype)}, {run.executions:.3g} execution(s)"),
     ]
     if run.collectives:
-        rows.append(("", f"{run.collectives:.3g} collective(s) of {bytes_text(round(run.collective_bytes))} in total"))
+        rows.append(
+            ("", f"{run.collectives:.3g} collective(s) of {iec_bytes_text(round(run.collective_bytes))} in total")
+        )
     return align_columns(rows)
 
 
-def _full_lines(estimate: Estimate) -> list[str]:
+def _memory_origin(run: CountedRun, counted: CountedRun | None) -> str:
+    """Returns the origin of the memory and the cores of an estimate: counted in a run, or calculated for another."""
+    return "counted" if counted is None or run is counted else "calculated"
+
+
+def _full_lines(estimate: Estimate, origin: str) -> list[str]:
     fit, step = estimate.fit, estimate.step
     verdict = "fits" if fit.fits else "DOES NOT FIT"
     if fit.worker_count > fit.core_count:
         verdict += f": {fit.worker_count} workers, {fit.core_count} cores"
     parts = [
-        f"{name} {bytes_text(size)}"
+        f"{name} {iec_bytes_text(size)}"
         for name, size in (
             ("weights", fit.weight_bytes),
             ("gradients", fit.gradient_bytes),
@@ -92,7 +103,7 @@ def _full_lines(estimate: Estimate) -> list[str]:
     rows = [
         (estimate.instance_type, verdict),
         (
-            "  HBM (counted)",
+            f"  HBM ({origin})",
             f"{_memory_text(estimate)} a core, {_headroom_text(fit.headroom_bytes)}",
         ),
         ("", ", ".join(parts) or "its parts are unknown"),
@@ -102,7 +113,7 @@ def _full_lines(estimate: Estimate) -> list[str]:
             if fit.largest_batch is None
             else f"{count_text(fit.largest_batch)} a worker, if all but weights, gradients and optimizer grows with it",
         ),
-        ("  cores (counted)", f"{fit.worker_count} used of {fit.core_count} paid"),
+        (f"  cores ({origin})", f"{fit.worker_count} used of {fit.core_count} paid"),
         ("  step (estimate)", step.total.text(duration_text) + f"; {_binding_text(estimate)}"),
         ("  samples/s", interval_text(estimate.samples_per_second, rate_text)),
         ("  MFU", interval_text(estimate.mfu, _mfu_text)),
@@ -118,13 +129,13 @@ def _full_lines(estimate: Estimate) -> list[str]:
 
 
 def _memory_text(estimate: Estimate) -> str:
-    return f"{bytes_text(estimate.fit.peak_bytes)} of {bytes_text(estimate.fit.core_memory_bytes)}"
+    return f"{iec_bytes_text(estimate.fit.peak_bytes)} of {iec_bytes_text(estimate.fit.core_memory_bytes)}"
 
 
 def _headroom_text(headroom_bytes: int) -> str:
     if headroom_bytes < 0:
-        return f"{bytes_text(-headroom_bytes)} too much"
-    return f"{bytes_text(headroom_bytes)} left"
+        return f"{iec_bytes_text(-headroom_bytes)} too much"
+    return f"{iec_bytes_text(headroom_bytes)} left"
 
 
 def _binding_text(estimate: Estimate) -> str:
@@ -238,18 +249,26 @@ def _cost_cell(estimate: Estimate, amount: Callable[[TrainingCost], Interval | N
 _BATCH_COLUMN: Column[Estimate] = Column(
     ("BATCH",), lambda e: UNKNOWN if e.run.batch_samples is None else str(e.run.batch_samples)
 )
-_COLUMNS: tuple[Column[Estimate], ...] = (
-    Column(("INSTANCE", "TYPE"), lambda e: e.instance_type),
-    Column(("HBM A CORE", "(counted)"), _memory_text),
-    Column(("FITS",), lambda e: "yes" if e.fit.fits else "NO"),
-    Column(("CORES", "USED"), lambda e: f"{e.fit.worker_count} of {e.fit.core_count}"),
-    Column(("STEP", "(estimate)"), lambda e: e.step.total.text(duration_text)),
-    Column(("BINDS",), lambda e: e.step.binds),
-    Column(("SAMPLES/S", "(estimate)"), lambda e: interval_text(e.samples_per_second, rate_text)),
-    Column(("LIST PRICE", "AN HOUR"), _price_cell),
-    Column(("1,000 STEPS", "(estimate)"), lambda e: _cost_cell(e, lambda cost: cost.thousand_steps_usd)),
-    Column(("A MILLION SAMPLES", "(estimate)"), lambda e: _cost_cell(e, lambda cost: cost.million_samples_usd)),
+_ALL_CORES_COLUMN: Column[Estimate] = Column(
+    ("A MILLION WITH", "ALL CORES BUSY"), lambda e: _cost_cell(e, lambda cost: cost.all_cores_million_usd)
 )
+
+
+def _columns(origin: str, *, has_batches: bool, has_free_cores: bool) -> tuple[Column[Estimate], ...]:
+    return (
+        Column(("INSTANCE", "TYPE"), lambda e: e.instance_type),
+        *((_BATCH_COLUMN,) if has_batches else ()),
+        Column(("HBM A CORE", f"({origin})"), _memory_text),
+        Column(("FITS",), lambda e: "yes" if e.fit.fits else "NO"),
+        Column(("CORES", "USED"), lambda e: f"{e.fit.worker_count} of {e.fit.core_count}"),
+        Column(("STEP", "(estimate)"), lambda e: e.step.total.text(duration_text)),
+        Column(("BINDS",), lambda e: e.step.binds),
+        Column(("SAMPLES/S", "(estimate)"), lambda e: interval_text(e.samples_per_second, rate_text)),
+        Column(("LIST PRICE", "AN HOUR"), _price_cell),
+        Column(("1,000 STEPS", "(estimate)"), lambda e: _cost_cell(e, lambda cost: cost.thousand_steps_usd)),
+        Column(("A MILLION SAMPLES", "(estimate)"), lambda e: _cost_cell(e, lambda cost: cost.million_samples_usd)),
+        *((_ALL_CORES_COLUMN,) if has_free_cores else ()),
+    )
 
 
 def estimate_document(estimate: Estimate) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from neurontools.profile.analysis.verdict import (
     STEPS_PER_LATE_GRAPH,
     goes_on,
 )
-from neurontools.util.units import bytes_text, duration_text
+from neurontools.util.units import duration_text, iec_bytes_text
 
 LEAST_STEPS = 10
 """A run with fewer steps gets no advice, because it is too short to show a steady state."""
@@ -304,7 +304,7 @@ def _small_collectives(facts: RunFacts) -> Advice | None:
     return Advice(
         rule="small-collectives",
         truth=Truth.SCRIPT,
-        measured=f"{run.collectives:.0f} collectives a step of {bytes_text(round(mean_bytes))} on average",
+        measured=f"{run.collectives:.0f} collectives a step of {iec_bytes_text(round(mean_bytes))} on average",
         place=None,
         fix="reduce gradients in buckets: xm.optimizer_step does, and so does DistributedDataParallel with a larger "
         "bucket_cap_mb",
@@ -328,7 +328,10 @@ def _memory_growth(facts: RunFacts) -> Advice | None:
     return Advice(
         rule="memory-growth",
         truth=Truth.SCRIPT,
-        measured=f"HBM grew from {bytes_text(int(first))} to {bytes_text(int(last))}, in {rises:.0f} of {steps} steps",
+        measured=(
+            f"HBM grew from {iec_bytes_text(int(first))} to {iec_bytes_text(int(last))}, "
+            f"in {rises:.0f} of {steps} steps"
+        ),
         place=None,
         fix="keep values without their graphs: total += loss.detach(); drop results that you no longer need",
         effect="the run does not end out of memory",
@@ -346,7 +349,7 @@ def _hbm_headroom(facts: RunFacts) -> Advice | None:
     return Advice(
         rule="hbm-headroom",
         truth=Truth.SCRIPT,
-        measured=f"{bytes_text(peak)} of {bytes_text(int(limit))} of HBM at the peak",
+        measured=f"{iec_bytes_text(peak)} of {iec_bytes_text(int(limit))} of HBM at the peak",
         place=None,
         fix="a smaller batch, torch_xla.utils.checkpoint, or bfloat16; neuronx-cc may need more memory than this run",
         effect="no failed allocation on hardware",

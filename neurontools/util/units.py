@@ -19,7 +19,8 @@ UNKNOWN = "-"
 """Text that stands for an unknown quantity, which is never shown as 0."""
 
 _INFINITE = float("inf")
-_BINARY_UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
+_AWS_UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
+_BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _FLOPS_UNITS = ("FLOPS", "KFLOPS", "MFLOPS", "GFLOPS", "TFLOPS", "PFLOPS", "EFLOPS")
 _COUNT_UNITS = ("", "K", "M", "G", "T", "P", "E")
 _LATENCY_UNITS = ("ns", "us", "ms", "s")
@@ -54,12 +55,24 @@ def _scaled(value: float, step: int, units: tuple[str, ...]) -> tuple[float, str
 
 
 def bytes_text(size_bytes: int | None) -> str:
-    """Formats bytes: "0", "512 B", "1.5 KB", "8.2 GB". One GB is 1024**3 bytes, as in the original tools."""
+    """Formats bytes: "0", "512 B", "1.5 KB", "8.2 GB". One GB is 1024**3 bytes, as in the tools of AWS.
+
+    Outputs that have no counterpart there use `iec_bytes_text`.
+    """
+    return _bytes_text(size_bytes, _AWS_UNITS)
+
+
+def iec_bytes_text(size_bytes: int | None) -> str:
+    """Formats bytes with IEC prefixes: "0", "512 B", "1.5 KiB", "8.2 GiB"."""
+    return _bytes_text(size_bytes, _BINARY_UNITS)
+
+
+def _bytes_text(size_bytes: int | None, units: tuple[str, ...]) -> str:
     if size_bytes is None:
         return UNKNOWN
     if size_bytes == 0:
         return "0"
-    value, unit = _scaled(size_bytes, 1024, _BINARY_UNITS)
+    value, unit = _scaled(size_bytes, 1024, units)
     return f"{size_bytes} B" if unit == "B" else f"{value:.1f} {unit}"
 
 

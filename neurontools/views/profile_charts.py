@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from neurontools.profile.analysis.operators import FlameFrame
 from neurontools.profile.analysis.steps import NS_PER_SECOND, PART_NAMES, Lane, StepTimeline
 from neurontools.util.formats import Markup, element
-from neurontools.util.units import bytes_text, duration_text, percent_text
+from neurontools.util.units import duration_text, iec_bytes_text, percent_text
 from neurontools.views.profile_report import flop_text
 
 WIDTH = 1120.0
@@ -176,7 +176,7 @@ def _frame_shapes(frame: FlameFrame, whole: float, left: float, level: int) -> I
     top = level * _FRAME_HEIGHT
     shown_text = (
         f"{frame.name}: {duration_text(frame.seconds)}, {percent_text(frame.seconds / whole, 1)}; "
-        f"{flop_text(frame.flops)}, {bytes_text(frame.bytes)}"
+        f"{flop_text(frame.flops)}, {iec_bytes_text(frame.bytes)}"
     )
     kind = "backward" if frame.name.endswith(" (backward)") else f"f{sum(frame.name.encode('utf-8', 'replace')) % 6}"
     parts = [

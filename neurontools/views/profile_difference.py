@@ -16,7 +16,7 @@ from neurontools.profile.analysis.report import RunReport
 from neurontools.profile.definitions import ENGINE_NAMES
 from neurontools.util.formats import json_text
 from neurontools.util.terminal import escape_controls
-from neurontools.util.units import UNKNOWN, bytes_text, count_text, counted, duration_text, percent_text
+from neurontools.util.units import UNKNOWN, count_text, counted, duration_text, iec_bytes_text, percent_text
 from neurontools.views.drawing.lines import TableColumn, plain_text, row_line, title_line
 from neurontools.views.profile_document import line_text
 from neurontools.views.profile_report import flop_text, place_label, printable_name
@@ -126,7 +126,7 @@ def _value_text(value: float | None, unit: QuantityUnit) -> str:
         return percent_text(value)
     if unit is QuantityUnit.FLOPS:
         return flop_text(value)
-    return bytes_text(round(value)) if unit is QuantityUnit.BYTES else count_text(round(value))
+    return iec_bytes_text(round(value)) if unit is QuantityUnit.BYTES else count_text(round(value))
 
 
 def _change_text(each: QuantityDifference) -> str:

@@ -26,12 +26,12 @@ from neurontools.profile.definitions import ENGINE_NAMES, Phase
 from neurontools.util.terminal import escape_controls
 from neurontools.util.units import (
     UNKNOWN,
-    bytes_text,
     count_text,
     counted,
     date_text,
     duration_text,
     flops_text,
+    iec_bytes_text,
     percent_text,
     ranges_text,
     short_count_text,
@@ -157,7 +157,7 @@ def _topology_texts(report: RunReport) -> Iterator[str]:
         for (host, devices), ranks in ranks_by_place.items()
     ]
     yield ", ".join(places)
-    sizes = [f"{bytes_text(size)} {_LINK_TEXTS[kind]}" for kind, size in topology.collective_bytes.items()]
+    sizes = [f"{iec_bytes_text(size)} {_LINK_TEXTS[kind]}" for kind, size in topology.collective_bytes.items()]
     if sizes:
         yield f"collectives send {', '.join(sizes)}"
 
@@ -278,7 +278,7 @@ def _dropped_text(rank: RankReport) -> str:
 _RANK_COLUMNS: tuple[TableColumn[RankReport], ...] = (
     TableColumn("RANK", 5, 0, lambda rank: str(rank.number)),
     TableColumn("HOST", 12, 7, lambda rank: printable_name(rank.profile.metadata.host), True),
-    TableColumn("CORES", 8, 3, lambda rank: ranges_text(rank.profile.metadata.cores) or UNKNOWN, True),
+    TableColumn("CORES", 7, 3, lambda rank: ranges_text(rank.profile.metadata.cores) or UNKNOWN, True),
     count_column("STEPS", 8, 2, lambda rank: len(rank.profile.steps)),
     TableColumn("P50", 9, 0, lambda rank: duration_text(None if rank.times is None else rank.times.p50_seconds)),
     TableColumn("P99", 9, 4, lambda rank: duration_text(None if rank.times is None else rank.times.p99_seconds)),
@@ -289,7 +289,7 @@ _RANK_COLUMNS: tuple[TableColumn[RankReport], ...] = (
     TableColumn("EXECUTE", 7, 1, lambda rank: _part_text(4, rank)),
     TableColumn("COLLECT", 7, 1, lambda rank: _part_text(5, rank)),
     TableColumn("BUSY", 6, 0, lambda rank: percent_text(rank.split.busy_ratio, 1)),
-    TableColumn("HBM PEAK", 9, 3, lambda rank: bytes_text(rank.hbm_peak_bytes)),
+    TableColumn("HBM PEAK", 10, 3, lambda rank: iec_bytes_text(rank.hbm_peak_bytes)),
     TableColumn("DROPPED", _DROPPED_CELLS, 8, _dropped_text),
 )
 
@@ -348,8 +348,8 @@ def _operator_columns(is_several: bool) -> tuple[TableColumn[_OperatorRow], ...]
         TableColumn(
             "MEAN", 9, 5, lambda row: duration_text(row.use.seconds / row.use.count if row.use.count else None)
         ),
-        TableColumn("FLOP", 12, 2, lambda row: flop_text(row.use.flops) if row.use.flops else "0"),
-        TableColumn("BYTES", 9, 2, lambda row: bytes_text(row.use.bytes)),
+        TableColumn("FLOP", 11, 2, lambda row: flop_text(row.use.flops) if row.use.flops else "0"),
+        TableColumn("BYTES", 10, 2, lambda row: iec_bytes_text(row.use.bytes)),
         TableColumn("ENGINE", 11, 6, lambda row: ENGINE_NAMES[row.use.engine], True),
         TableColumn("OPERATOR", 34, 0, lambda row: operator_label(row.use), True),
         TableColumn("LINE", 24, 0, lambda row: place_label(row.use.place), True),
@@ -391,7 +391,7 @@ _MODULE_COLUMNS: tuple[TableColumn[_ModuleRow], ...] = (
     TableColumn("TIME", 10, 1, lambda row: duration_text(row.use.total_seconds)),
     _phase_column(Phase.FORWARD, 3),
     _phase_column(Phase.BACKWARD, 3),
-    TableColumn("FLOP", 12, 2, lambda row: flop_text(row.use.flops) if row.use.flops else "0"),
+    TableColumn("FLOP", 11, 2, lambda row: flop_text(row.use.flops) if row.use.flops else "0"),
     TableColumn("MODULE", 0, 0, lambda row: printable_name(row.use.name) or "outside of modules", True),
 )
 
@@ -441,18 +441,18 @@ def memory_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> li
     """Draws the section on HBM: use by category and source line, at the highest peak of all ranks."""
     rank = report.highest
     found, limit = rank.peak, rank.profile.metadata.hbm_limit_bytes
-    of_limit = "" if not limit else f" of {bytes_text(limit)}"
+    of_limit = "" if not limit else f" of {iec_bytes_text(limit)}"
     rank_part = f", rank {rank.number}" if len(report.ranks) > 1 else ""
     core_part = "" if found is None else f", core {found.core}"
-    note = f"peak {bytes_text(rank.hbm_peak_bytes)}{of_limit}{rank_part}{core_part}"
+    note = f"peak {iec_bytes_text(rank.hbm_peak_bytes)}{of_limit}{rank_part}{core_part}"
     lines = [section_heading("Memory", note, width, glyphs)]
     if found is None:
         return [*lines, text_line("time of the peak not recorded", width, "dim")]
     if found.highest_bytes > found.bytes:
-        shown_text = f"peak details were discarded; this is the highest retained level, {bytes_text(found.bytes)}"
+        shown_text = f"peak details were discarded; this is the highest retained level, {iec_bytes_text(found.bytes)}"
         lines.append(text_line(shown_text, width, "warn"))
     categories = sorted(found.by_category.items(), key=lambda each: -each[1])
-    shown_text = ", ".join(f"{category_text(key)} {bytes_text(size)}" for key, size in categories if size)
+    shown_text = ", ".join(f"{category_text(key)} {iec_bytes_text(size)}" for key, size in categories if size)
     lines.append(labelled("categories", [(shown_text, "text")], width))
     columns = fitting_columns(_SHARE_COLUMNS, width)
     if found.shares:
@@ -460,7 +460,7 @@ def memory_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> li
     lines += [row_line(columns, share, width) for share in found.shares[:most]]
     rest = found.shares[most:]
     if rest:
-        size = bytes_text(sum(share.bytes for share in rest))
+        size = iec_bytes_text(sum(share.bytes for share in rest))
         lines.append(text_line(f"{glyphs.ellipsis} {counted(len(rest), 'more line')}, {size}", width, "dim"))
     return lines
 
@@ -491,7 +491,7 @@ def link_lines(topology: Topology, width: int, glyphs: Glyphs, most: int) -> lis
     lines += [row_line(columns, link, width) for link in topology.links[:most]]
     rest = topology.links[most:]
     if rest:
-        size = bytes_text(sum(link.bytes for link in rest))
+        size = iec_bytes_text(sum(link.bytes for link in rest))
         lines.append(text_line(f"{glyphs.ellipsis} {counted(len(rest), 'more link')}, {size}", width, "dim"))
     return lines
 
@@ -510,7 +510,7 @@ def link_kind_text(link: LinkUse) -> str:
 
 
 _LINK_COLUMNS: tuple[TableColumn[LinkUse], ...] = (
-    TableColumn("BYTES", 10, 0, lambda link: bytes_text(link.bytes)),
+    TableColumn("BYTES", 10, 0, lambda link: iec_bytes_text(link.bytes)),
     TableColumn("LINK", 18, 0, link_kind_text, True),
     TableColumn("FROM", 28, 0, lambda link: place_text(link.source), True),
     TableColumn("TO", 0, 0, lambda link: place_text(link.target), True),
@@ -528,7 +528,7 @@ def _share_line_text(share: LineMemory) -> str:
 
 
 _SHARE_COLUMNS: tuple[TableColumn[LineMemory], ...] = (
-    TableColumn("BYTES", 10, 0, lambda share: bytes_text(share.bytes)),
+    TableColumn("BYTES", 10, 0, lambda share: iec_bytes_text(share.bytes)),
     count_column("COUNT", 8, 1, lambda share: share.count),
     TableColumn("CATEGORY", 18, 1, lambda share: category_text(share.category), True),
     TableColumn("LINE", 0, 0, _share_line_text, True),
@@ -538,7 +538,7 @@ _SHARE_COLUMNS: tuple[TableColumn[LineMemory], ...] = (
 _COLLECTIVE_COLUMNS: tuple[TableColumn[CollectiveUse], ...] = (
     TableColumn("COLLECTIVE", 32, 0, lambda use: printable_name(use.name), True),
     count_column("COUNT", 10, 1, lambda use: use.count),
-    TableColumn("BYTES", 10, 1, lambda use: bytes_text(use.bytes)),
+    TableColumn("BYTES", 10, 1, lambda use: iec_bytes_text(use.bytes)),
     TableColumn("TIME", 10, 0, lambda use: duration_text(use.seconds)),
     TableColumn("SHORTEST", 10, 2, lambda use: duration_text(min(use.seconds_by_rank))),
     TableColumn("LONGEST", 10, 2, lambda use: duration_text(max(use.seconds_by_rank))),

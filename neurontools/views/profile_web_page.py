@@ -28,12 +28,12 @@ from neurontools.profile.definitions import CATEGORIES, ENGINE_NAMES
 from neurontools.util.formats import Markup, element, join_markup
 from neurontools.util.units import (
     UNKNOWN,
-    bytes_text,
     count_text,
     counted,
     date_text,
     duration_text,
     flops_text,
+    iec_bytes_text,
     percent_text,
     ranges_text,
 )
@@ -124,7 +124,7 @@ def _title_section(report: RunReport, script: str) -> Iterator[Markup]:
         ("NeuronCores busy", percent_text(split.busy_ratio, 1)),
         ("FLOPS", flops_text(report.flops_per_second)),
         ("MFU (bf16 peak)", percent_text(report.mfu_ratio, 4)),
-        ("HBM peak", bytes_text(report.highest.hbm_peak_bytes)),
+        ("HBM peak", iec_bytes_text(report.highest.hbm_peak_bytes)),
         ("graphs", count_text(len(report.graphs))),
     ]
     shown_text = (element("div", element("span", name), element("b", value)) for name, value in facts)
@@ -217,7 +217,7 @@ def _rank_section(report: RunReport) -> Iterator[Markup]:
             *((percent_text(rank.split.ratio(seconds), 1), "") for _, seconds in rank.split.parts()),
             (percent_text(rank.split.busy_ratio, 1), ""),
             (percent_text(rank.mfu_ratio, 4), ""),
-            (bytes_text(rank.hbm_peak_bytes), ""),
+            (iec_bytes_text(rank.hbm_peak_bytes), ""),
         ]
         for rank in report.ranks
     ]
@@ -251,7 +251,7 @@ def _operator_table(report: RunReport, quantity: Callable[[OperatorUse], float])
             (duration_text(use.seconds), ""),
             (count_text(use.count), ""),
             (flop_text(use.flops) if use.flops else "0", ""),
-            (bytes_text(use.bytes), ""),
+            (iec_bytes_text(use.bytes), ""),
             (ENGINE_NAMES[use.engine], "text"),
             (operator_label(use), "text wide"),
             (place_label(use.place), "text"),
@@ -267,19 +267,23 @@ def _memory_section(report: RunReport) -> Iterator[Markup]:
     rank = report.highest
     found, limit = rank.peak, rank.profile.metadata.hbm_limit_bytes
     yield element("h2", "Memory")
-    of_limit = "" if not limit else f" of {bytes_text(limit)}"
-    yield element("p", f"{_rank_name(report, rank)}peak {bytes_text(rank.hbm_peak_bytes)}{of_limit} of a NeuronCore")
+    of_limit = "" if not limit else f" of {iec_bytes_text(limit)}"
+    yield element(
+        "p", f"{_rank_name(report, rank)}peak {iec_bytes_text(rank.hbm_peak_bytes)}{of_limit} of a NeuronCore"
+    )
     if found is None:
         yield element("p", "time of the peak not recorded", class_="dim")
         return
     if found.highest_bytes > found.bytes:
-        yield element("p", f"peak details were discarded; the chart reaches {bytes_text(found.bytes)}", class_="warn")
+        yield element(
+            "p", f"peak details were discarded; the chart reaches {iec_bytes_text(found.bytes)}", class_="warn"
+        )
     yield from _memory_chart(rank.profile, found.core)
     if found.shares:
         yield element("p", "memory at the peak:")
         rows = [
             [
-                (bytes_text(share.bytes), ""),
+                (iec_bytes_text(share.bytes), ""),
                 (count_text(share.count), ""),
                 (category_text(share.category), "text"),
                 (place_label(share.place), "text"),
@@ -299,7 +303,7 @@ def _memory_chart(profile: Profile, core: int) -> Iterator[Markup]:
         [float(level.at_ns) for level in levels],
         [level.bytes for level in levels],
         height=200.0,
-        value_text=lambda value: bytes_text(round(value)),
+        value_text=lambda value: iec_bytes_text(round(value)),
         left_text=f"NeuronCore {core}, HBM by category",
         right_text=f"{span} later",
     )
@@ -323,7 +327,7 @@ def _collective_section(report: RunReport) -> Iterator[Markup]:
             [
                 (use.name, "text"),
                 (count_text(use.count), ""),
-                (bytes_text(use.bytes), ""),
+                (iec_bytes_text(use.bytes), ""),
                 (duration_text(use.seconds), ""),
                 *((duration_text(seconds), "") for seconds in (use.seconds_by_rank if several else ())),
             ]
@@ -352,7 +356,7 @@ def _link_section(report: RunReport) -> Iterator[Markup]:
         ["bytes", "link", "from", "to"],
         [
             [
-                (bytes_text(link.bytes), ""),
+                (iec_bytes_text(link.bytes), ""),
                 (link_kind_text(link), "text"),
                 (place_text(link.source), "text"),
                 (place_text(link.target), "text"),

@@ -17,6 +17,7 @@ from neurontools.estimate.calibration import ROWS, ROWS_HELD, training_eta
 from neurontools.estimate.estimate import training_cost
 from neurontools.estimate.families import ModelFamily
 from neurontools.estimate.instances import list_prices
+from neurontools.estimate.parallelism import scale_run
 from neurontools.estimate.report import dollars, estimate_document, format_estimates
 from tests.harness.counted_runs import GIB, counted, summary
 from tests.harness.paths import ROOT
@@ -113,8 +114,8 @@ def test_counted_listed_and_estimated_stand_apart() -> None:
     told = format_estimates(made, TODAY, lists_unpredicted=True)
     for line in (
         "a step   2.0 TFLOP (100% fp32), 1 execution(s)",
-        "HBM (counted)    10.0 GB of 16.0 GB a core, 6.0 GB left",
-        "weights 1.0 GB, gradients 1.0 GB, optimizer 2.0 GB, activations and the rest 6.0 GB",
+        "HBM (counted)    10.0 GiB of 16.0 GiB a core, 6.0 GiB left",
+        "weights 1.0 GiB, gradients 1.0 GiB, optimizer 2.0 GiB, activations and the rest 6.0 GiB",
         "16 a worker, if all but weights, gradients and optimizer grows with it",
         "cores (counted)  1 used of 32 paid",
         "price (list)     $21.5/h on demand (us-east-1, 2026-07-20)",
@@ -138,7 +139,12 @@ UNCOUNTED = {"samples_total": None, "batches_total": None, "batch_samples": None
 @pytest.mark.parametrize(
     ("changes", "instance_type", "calibration", "lines"),
     [
-        ({"hbm_peak_bytes": 20 * GIB}, "trn1.32xlarge", None, ["trn1.32xlarge      DOES NOT FIT\n", "4.0 GB too much"]),
+        (
+            {"hbm_peak_bytes": 20 * GIB},
+            "trn1.32xlarge",
+            None,
+            ["trn1.32xlarge      DOES NOT FIT\n", "4.0 GiB too much"],
+        ),
         ({"workers": 3}, "inf2.xlarge", None, ["DOES NOT FIT: 3 workers, 2 cores"]),
         (UNCOUNTED, "trn2u.48xlarge", None, ["  largest batch    -\n", "  samples/s        -\n", "with --prices"]),
         ({}, "trn1.32xlarge", CALIBRATION, ["calibrated on 1 measured row(s)"]),
@@ -159,6 +165,18 @@ def test_several_types_are_a_table() -> None:
     assert len(rows) == 4
     assert "(Capacity Block)" in rows[2]
     assert rows[3].rstrip(" |").endswith("-")
+    assert "ALL CORES BUSY" in told
+    full = format_estimates([estimate(counted(workers=2), name) for name in ("inf2.xlarge", "trn1.2xlarge")], TODAY)
+    assert "ALL CORES BUSY" not in full
+
+
+def test_other_batches_are_called_calculated() -> None:
+    run = counted()
+    for names in (["trn1.32xlarge"], ["trn1.32xlarge", "inf2.xlarge"]):
+        for batch, origin in ((None, "(counted)"), (16, "(calculated)")):
+            made = [estimate(scale_run(run, None, batch), name) for name in names]
+            told = format_estimates(made, TODAY, run)
+            assert {"(counted)", "(calculated)"} & set(told.split()) == {origin}
 
 
 def test_dollars_have_three_digits() -> None:

@@ -153,7 +153,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("memory-growth", "", {**GROWN, "hbm_rises_total": 50}),
     ("memory-growth", "", {**GROWN, "hbm_latest_bytes": 105 * MIB - 1}),
     ("memory-growth", "", {**GROWN, "hbm_warm_bytes": 0, "hbm_latest_bytes": MIB - 1}),
-    ("memory-growth", ": HBM grew from 100.0 MB to 105.0 MB, in 51 of 100 steps", {**GROWN, "places": [LOOP]}),
+    ("memory-growth", ": HBM grew from 100.0 MiB to 105.0 MiB, in 51 of 100 steps", {**GROWN, "places": [LOOP]}),
     ("hbm-headroom", "", {"hbm_limit_bytes": 1000, "hbm_peak_bytes": 900}),
     ("hbm-headroom", "", {"hbm_limit_bytes": 0, "hbm_peak_bytes": 900}),
     ("hbm-headroom", "of HBM at the peak", {"hbm_limit_bytes": 1000, "hbm_peak_bytes": 901}),

@@ -25,7 +25,7 @@ from neurontools.rpc.profile_request import RequestedProfile
 from neurontools.util.command_lifecycle import write_stderr, write_text
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_TIMED_OUT, UserError
 from neurontools.util.terminal import escape_controls, excerpt
-from neurontools.util.units import bytes_text
+from neurontools.util.units import iec_bytes_text
 
 _ANSWER_SECONDS = 20.0
 _SILENT_SECONDS = 120.0  # longest wait for data of a captured process, which should send data every second
@@ -58,7 +58,7 @@ class _IncomingProfile:
         self.received_at = time.monotonic()
         self.size_bytes += len(part)
         if self.size_bytes > self.most_bytes:
-            limit = bytes_text(self.most_bytes)
+            limit = iec_bytes_text(self.most_bytes)
             next_step = "ask for fewer --seconds or --steps, or give a larger --max-size"
             self.error = UserError(f"PID {self.request.pid}: its profile has more than {limit}; {next_step}")
             return False
@@ -198,7 +198,7 @@ def _finish_captures(arriving: Sequence[_IncomingProfile], directory: Path, run:
         profiles.append(profile)
         counted = profile.state.recorded
         counts = f"{counted.get('steps', 0)} steps, {counted.get('executions', 0)} executions"
-        write_stderr(f"neuron-profile: PID {each.request.pid}: {counts}, {bytes_text(each.size_bytes)}")
+        write_stderr(f"neuron-profile: PID {each.request.pid}: {counts}, {iec_bytes_text(each.size_bytes)}")
         write_text(f"{path}\n")
     try:
         for profile in profiles:

@@ -27,7 +27,7 @@ from neurontools.rpc.profile_protocol import LONGEST_SECONDS, MOST_STEPS
 from neurontools.util.command_lifecycle import run_command, write_document, write_stderr, write_text
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.util.terminal import error_excerpt, escape_controls
-from neurontools.util.units import bytes_text, ranges_text
+from neurontools.util.units import iec_bytes_text, ranges_text
 from neurontools.views.profile_document import CSV_TABLES, profile_csv_lines
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def write_html_report(where: str, given: dict[str, str]) -> int:
     except OSError as error:
         problem = f"--output {escape_controls(path[:200])}: {error.strerror}; name a file that can be written"
         raise UserError(problem, EXIT_FAILURE) from error
-    write_stderr(f"neuron-profile: {path}: {bytes_text(len(content))}; open it in any browser")
+    write_stderr(f"neuron-profile: {path}: {iec_bytes_text(len(content))}; open it in any browser")
     return reading.exit_code
 
 

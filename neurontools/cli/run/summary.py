@@ -14,7 +14,7 @@ from neurontools.cli.line import whole_option
 from neurontools.util.command_lifecycle import write_text
 from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.formats import json_text
-from neurontools.util.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
+from neurontools.util.units import UNKNOWN, count_text, duration_text, flops_text, iec_bytes_text, percent_text
 
 if TYPE_CHECKING:
     from neurontools.estimate import Calibration, CalibrationRow, CountedRun, Price
@@ -99,7 +99,7 @@ def _mfu_ratio(document: dict[str, Any], logical_neuroncore_config: int | None) 
 def summary_text(document: dict[str, Any]) -> str:
     rate, samples = document["steps_per_second"], document["samples_per_second"]
     count = {name: count_text(value) for name, value in document.items() if name.endswith("_total")}
-    size = {name: bytes_text(value) for name, value in document.items() if name.endswith("_bytes")}
+    size = {name: iec_bytes_text(value) for name, value in document.items() if name.endswith("_bytes")}
     execution_time = _percentile_text(document["execution_p50_seconds"], document["execution_p99_seconds"])
     training = (
         ("steps", count["steps_total"] + (f" ({rate:.1f}/s)" if rate else "")),
@@ -161,7 +161,7 @@ def _cost_text(document: dict[str, Any]) -> str | None:
 def _collective_text(document: dict[str, Any]) -> str:
     if not document["collectives_total"]:
         return ""
-    size, middle = bytes_text(document["collective_bytes"]), duration_text(document["collective_p50_seconds"])
+    size, middle = iec_bytes_text(document["collective_bytes"]), duration_text(document["collective_p50_seconds"])
     return f", {size} in {duration_text(document['collective_seconds'])}, p50 {middle}"
 
 

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from neurontools.util.command_lifecycle import write_stderr
 from neurontools.util.errors import UserError
-from neurontools.util.units import bytes_text, count_text, flops_text
+from neurontools.util.units import count_text, flops_text, iec_bytes_text
 
 _ERASE = b"\r\x1b[K"
 _READ_BYTES = 65536
@@ -163,7 +163,7 @@ class ProgressLine:
             if now[2]:
                 parts.append(flops_text(flops / seconds))
         parts.append(f"{count_text(graphs)} graph{'' if graphs == 1 else 's'} compiled")
-        parts.append(f"HBM {bytes_text(state['hbm_bytes'])}")
+        parts.append(f"HBM {iec_bytes_text(state['hbm_bytes'])}")
         return parts
 
 

@@ -33,7 +33,7 @@ from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 from neurontools.runtime.tensors.buffers import buffers
 from neurontools.runtime.tensors.device import device, worker
 from neurontools.util.errors import UserError
-from neurontools.util.units import bytes_text
+from neurontools.util.units import iec_bytes_text
 
 _LONGEST_WAIT_SECONDS = 60.0  # longest wait for an execution, before which no capture can start
 _POLL_SECONDS = 0.25
@@ -241,7 +241,7 @@ class ProfileSession:
         recorded, dropped = recorder.totals.recorded, sum(writer.dropped.values())
         lost = f", the oldest {dropped} of its events dropped" if dropped else ""
         counts = f"{recorded.get('steps', 0)} steps, {recorded.get('executions', 0)} executions"
-        _print_line(f"{self._path}: {counts}, {bytes_text(writer.size_bytes)}{lost}")
+        _print_line(f"{self._path}: {counts}, {iec_bytes_text(writer.size_bytes)}{lost}")
         try:
             write_outputs(read_profile(self._path), self._path.parent, self._wanted.run)
         except (OSError, UserError) as error:

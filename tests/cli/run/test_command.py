@@ -201,9 +201,9 @@ def test_the_summary_as_text() -> None:
         "graphs       2 compiled in 250.0 ms\n"
         "executions   101, p50 400.0 ms, p99 600.0 ms\n"
         "compute      9.5 TFLOPS, MFU 10.0000%\n"
-        "HBM peak     3.0 GB\n"
+        "HBM peak     3.0 GiB\n"
         "transfers    0 to, 0 from the device\n"
-        "collectives  202, 3.0 MB in 2.5 s, p50 12.5 ms\n"
+        "collectives  202, 3.0 MiB in 2.5 s, p50 12.5 ms\n"
         "errors       0 failed, 0 with NaN\n"
         "fallbacks    4 operators ran on the host\n"
     )

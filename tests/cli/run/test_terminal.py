@@ -20,7 +20,7 @@ from tests.harness.terminal_screen import screen
 from tests.harness.waiting import run_to_end, wait_until
 
 FRAME = re.compile(
-    r"\d+:\d\d  step [\d,]+  [\d.]+ steps/s  [\d.]+ [KM]?FLOPS  \d graphs? compiled  HBM [\d.]+ K?B(?=\r\x1b\[K|\r?$)"
+    r"\d+:\d\d  step [\d,]+  [\d.]+ steps/s  [\d.]+ [KM]?FLOPS  \d graphs? compiled  HBM [\d.]+ K?i?B(?=\r\x1b\[K|\r?$)"
 )
 Start = Callable[..., OnTerminal]
 
@@ -90,12 +90,12 @@ def test_parts_of_the_line() -> None:
     progress = ProgressLine()
     state = {**STATE, "hbm_bytes": 1536}
     assert progress.line(None, 3.9, 80) == "0:03  starting"
-    assert progress.line(state, 62.0, 80) == "1:02  3 executions  2 graphs compiled  HBM 1.5 KB"
+    assert progress.line(state, 62.0, 80) == "1:02  3 executions  2 graphs compiled  HBM 1.5 KiB"
     later = {**state, "wall_seconds": 3.0, "steps_total": 5000, "flop_total": 4_000_000, "graphs_compiled_total": 1}
-    full = "1:01:05  step 5,000  2500.0 steps/s  2.0 MFLOPS  1 graph compiled  HBM 1.5 KB"
+    full = "1:01:05  step 5,000  2500.0 steps/s  2.0 MFLOPS  1 graph compiled  HBM 1.5 KiB"
     assert progress.line(later, 3665.0, 120) == full
     assert progress.line(later, 3665.0, len(full) + 1) == full
-    assert progress.line(later, 3665.0, len(full)) == full.removesuffix("  HBM 1.5 KB")
+    assert progress.line(later, 3665.0, len(full)) == full.removesuffix("  HBM 1.5 KiB")
     assert progress.line(later, 3665.0, 9) == "1:01:05"
     assert progress.line(later, 3665.0, 7) == ""
 
