@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -10,6 +11,7 @@ from array import array
 from pathlib import Path
 from typing import Any, TypeVar
 
+from neurontools.driver.processes import user_name
 from neurontools.profile import chunks
 from neurontools.profile.chunks import SUFFIX, DamagedProfile
 from neurontools.profile.definitions import (
@@ -58,7 +60,7 @@ def read_profile(
             data = file.read(size)
     except OSError as error:
         if isinstance(error, PermissionError):
-            raise UserError(f"{name}: not permitted; ask its owner for read access", EXIT_PERMISSION) from None
+            raise _refusal(name, path, directory) from None
         raise UserError(f"{name}: {error.strerror}; {_NEXT_STEP}") from None
     try:
         metadata, header_size = _parse_header(data)
@@ -74,6 +76,17 @@ def read_profile(
         return reader.build_profile(is_damaged)
     except DamagedProfile as error:
         raise UserError(f"{name}: damaged: {error}; make the profile again") from None
+
+
+def _refusal(name: str, path: str | os.PathLike[str], directory: int | None = None) -> UserError:
+    """Returns the error for a path that this user may not read. It names the owner of the path, else of its parent."""
+    whose = "not permitted; ask its owner"
+    for each in (Path(path), *Path(path).parents):
+        with contextlib.suppress(OSError):
+            owner = user_name(os.stat(each, dir_fd=directory, follow_symlinks=directory is None).st_uid)
+            whose = f"not permitted, it belongs to user {owner}; ask {owner}"
+            break
+    return UserError(f"{name}: {whose} for read access", EXIT_PERMISSION)
 
 
 def _parse_header(data: bytes) -> tuple[ProfileMetadata, int]:
@@ -293,12 +306,12 @@ def profile_paths(where: str | os.PathLike[str]) -> list[Path]:
     """Returns the profiles in a directory, or the file itself; raises UserError if there is none."""
     path = Path(where)
     name = escape_controls(os.fspath(where))
-    if path.is_file():
-        return [path]
     try:
+        if path.is_file():
+            return [path]
         found = sorted(each for each in path.iterdir() if each.name.endswith(SUFFIX) and each.name[0] != ".")
     except PermissionError:
-        raise UserError(f"{name}: not permitted; ask its owner for read access", EXIT_PERMISSION) from None
+        raise _refusal(name, path) from None
     except OSError as error:
         raise UserError(f"{name}: {error.strerror}; {_NEXT_STEP}", EXIT_NOT_FOUND) from None
     if not found:

@@ -104,7 +104,7 @@ def test_a_process_that_refuses_ends_or_does_not_read_is_told(process: Attachmen
 @pytest.mark.parametrize(
     ("answer", "most_sent", "error"),
     [
-        (b"asked\n", 3 << 20, "its profile has more than 1.0 MB"),
+        (b"asked\n", 3 << 20, "its profile has more than 1.0 MiB"),
         (b"", 1 << 20, "sends something else than a profile"),
     ],
 )

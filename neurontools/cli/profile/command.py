@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from neurontools.profile import Profile
 
 
-ACTIONS = ("show", "report", "diff", "serve", "capture")
+ACTIONS = ("show", "report", "diff", "export", "serve", "capture")
 USAGE = """neuron-profile show DIR [options]
        neuron-profile report DIR -o FILE.html
        neuron-profile diff DIR_A DIR_B [options]
+       neuron-profile export DIR [-o DIR]
        neuron-profile serve DIR [--port PORT]
        neuron-profile capture --pid PID | --job NAME [--seconds S] [--steps N] [-o DIR]"""
 SUMMARY = (
@@ -55,7 +56,7 @@ OPTIONS = (
     Option("ascii", "show: draw with ASCII characters alone"),
     Option(
         "output",
-        "report: the file to write, - is standard output; capture: the directory to write to",
+        "report: the file to write, - is standard output; export, capture: the directory to write to",
         short="o",
         value="FILE",
         completes=FILES,
@@ -72,7 +73,8 @@ OPTIONS = (
         "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True
     ),
 )
-NOTES = """serve starts xprof or TensorBoard. If neither is installed, it prints how to install one.
+NOTES = """export writes the files for viewers of a run that did not write them, because it was killed.
+serve starts xprof or TensorBoard. If neither is installed, it prints how to install one.
 capture profiles a running process of yours without stopping it. neuron-ls shows the PIDs.
 
 Environment:
@@ -93,10 +95,11 @@ _OPTIONS_BY_ACTION = {
     "show": ("json", "csv", "table", "top", "rank", "ascii"),
     "report": ("output", "rank"),
     "diff": ("json", "top", "rank"),
+    "export": ("output",),
     "serve": ("port",),
     "capture": ("pid", "job", "seconds", "steps", "max-size", "output", "socket"),
 }
-_PATH_COUNTS = {"show": 1, "report": 1, "diff": 2, "serve": 1, "capture": 0}
+_PATH_COUNTS = {"show": 1, "report": 1, "diff": 2, "export": 1, "serve": 1, "capture": 0}
 _PATHS = ("no directory", "one directory", "two directories")
 _DEFAULT_ROWS = 10
 _MOST_ROWS = 100_000
@@ -237,6 +240,34 @@ def write_html_report(where: str, given: dict[str, str]) -> int:
     return reading.exit_code
 
 
+def export_profiles(where: str, given: dict[str, str]) -> int:
+    """Writes the files for viewers of the latest run in a directory. Keeps the files of workers that have them.
+
+    Prints the paths of new files. Returns exit code 1 if a profile is incomplete.
+    """
+    from neurontools.profile.formats.outputs import has_outputs, run_name, write_outputs, write_ranks
+
+    reading = ProfileLoader()
+    profiles = reading.report(where, frozenset()).profiles
+    run = run_name(min(profile.metadata.began_ns for profile in profiles))
+    source = Path(where)
+    directory = Path(given.get("output") or (source if source.is_dir() else source.parent))
+    missing = [profile for profile in profiles if not has_outputs(profile.metadata, directory)]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        paths = [path for profile in missing for path in write_outputs(profile, directory, run)]
+        if missing and len(profiles) > 1:
+            paths.append(write_ranks(profiles, directory))
+    except OSError as error:
+        shown = escape_controls(str(directory))[:200]
+        problem = f"{shown}: {error.strerror}; give another directory with -o, or free space"
+        raise UserError(problem, EXIT_FAILURE) from error
+    write_text("".join(f"{escape_controls(str(path))}\n" for path in paths))
+    if not missing:
+        write_stderr(f"neuron-profile: {escape_controls(where[:200])}: all files for viewers exist already")
+    return reading.exit_code
+
+
 _PLUGIN = ("plugins", "profile")  # subdirectory of the log directory that xprof and TensorBoard read
 
 
@@ -254,7 +285,7 @@ def run_viewer(where: str, port: int) -> NoReturn:
         )
     if not any(directory.joinpath(*_PLUGIN).glob("*/*.xplane.pb")):
         problem = f"no {'/'.join(_PLUGIN)}/*/*.xplane.pb in it"
-        raise UserError(f"{shown}: {problem}; give a directory that neuron-run --profile wrote", EXIT_NOT_FOUND)
+        raise UserError(f"{shown}: {problem}; give a directory that neuron-profile export wrote", EXIT_NOT_FOUND)
     own = Path(sys.executable).parent
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), str(own)))
     for name, arguments, remark in (
@@ -311,6 +342,8 @@ def _run_profile(arguments: list[str]) -> int:
         run_viewer(paths[0], viewer_port(given))
     if action == "report":
         return write_html_report(paths[0], given)
+    if action == "export":
+        return export_profiles(paths[0], given)
     return _show_report(paths[0], given) if action == "show" else _show_difference(paths, given)
 
 

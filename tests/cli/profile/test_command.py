@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def test_the_report_is_written_over_what_was_there(run: Path, tmp_path: Path) ->
     page.write_text("older")
     done = told("report", run, "-o", page)
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"neuron-profile: {page}: {page.stat().st_size / 1024:.1f} KB; open it in any browser\n"
+    assert done.stderr == f"neuron-profile: {page}: {page.stat().st_size / 1024:.1f} KiB; open it in any browser\n"
     assert told("report", run, "-o", "-").stdout == page.read_text("utf-8")
     done = told("report", run, "-o", tmp_path / "missing" / "page.html")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
@@ -184,3 +185,40 @@ def test_of_several_runs_in_one_directory_the_latest_is_shown(run: Path) -> None
     )
     older = json.loads(told("show", run / "host-rank0-7.neuronprofile", "--json").stdout)
     assert older["steps_total"] == 20
+
+
+def test_export_writes_the_files_that_a_killed_run_left_out(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    for profile in trained(5, 2):
+        killed = replace(profile, state=replace(profile.state, has_ended=False))
+        write(tmp_path / "made" / f"rank{profile.metadata.rank}.neuronprofile", killed)
+    done = told("export", tmp_path / "made")
+    paths = [Path(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, len(paths)) == (1, 2 * 3 + 1)
+    assert "has no regular end" in done.stderr
+    assert all(path.stat().st_size for path in paths)
+    assert {path.parent for path in paths if path.suffix == ".pb"} == {paths[1].parent}
+    again = told("export", tmp_path / "made")
+    assert again.stdout == ""
+    assert "all files for viewers exist already" in again.stderr
+    assert len(told("export", tmp_path / "made", "-o", tmp_path / "new/other").stdout.splitlines()) == 7
+    (tmp_path / "file").touch()
+    assert "file: " in told("export", tmp_path / "made", "-o", tmp_path / "file").stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_profile_of_another_user_names_the_user() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        (profile,) = trained(5)
+        path = Path(name, "a.neuronprofile")
+        write(path, profile)
+        path.chmod(0o600)
+        for mode in (0o755, 0o700):  # the file is private, then its directory
+            Path(name).chmod(mode)
+            os.seteuid(65534)
+            try:
+                shown = [told("show", each) for each in (name, path)]
+            finally:
+                os.seteuid(0)
+            assert {done.returncode for done in shown} == {4}
+            assert all("it belongs to user root; ask root for read access" in done.stderr for done in shown)
