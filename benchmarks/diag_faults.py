@@ -69,6 +69,14 @@ def main() -> None:
 
 
 _COMPARED = ("neuron-diag", "neuron-healthcheck")
+_STARTER = """
+import posix, sys
+child = posix.fork()
+if not child:
+    posix.execv(sys.argv[1], sys.argv[1:])
+used = posix.wait4(child, 0)[2]
+print(used.ru_utime + used.ru_stime, used.ru_maxrss)
+"""
 
 
 def fault_row(name: str) -> str:
@@ -98,12 +106,15 @@ def diag(socket: str, *options: str) -> Run:
 
 
 def cost(socket: str, command: str) -> tuple[float, int]:
-    """Returns the CPU seconds and the largest resident memory of a command, in KiB."""
+    """Returns the CPU seconds and the largest resident memory of a command, in KiB.
+
+    A small interpreter starts the command, because ru_maxrss also contains the memory of the parent.
+    """
     environment = {**os.environ, "NEURONTOOLS_SOCKET": socket}
-    child = subprocess.Popen([installed(command)], env=environment, stdout=subprocess.DEVNULL)
-    _, _, used = os.wait4(child.pid, 0)
-    child.returncode = 0
-    return used.ru_utime + used.ru_stime, used.ru_maxrss
+    starter = [sys.executable, "-I", "-S", "-c", _STARTER, installed(command)]
+    output = subprocess.run(starter, env=environment, capture_output=True, text=True, check=True).stdout
+    seconds, kib = output.splitlines()[-1].split()
+    return float(seconds), int(kib)
 
 
 if __name__ == "__main__":
