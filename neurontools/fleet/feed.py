@@ -245,12 +245,15 @@ class DirectFeed(FleetFeed):
         try:
             while not self._is_closing:
                 self._start_some()
+                # Data that had come by then is read below before timers are handled. If this process was stopped or
+                # starved meanwhile, no host is lost because of that.
+                checked_at_seconds = time.monotonic()
                 for key, _ in self._selector.select(self._wait_seconds()):
                     if isinstance(key.data, _Host):
                         self._read(key.data)
                     elif isinstance(key.data, SshTunnel):
                         key.data.accept()
-                self._handle_timers()
+                self._handle_timers(checked_at_seconds)
         finally:
             for host in self._hosts:
                 if host.stream is not None:
@@ -339,10 +342,9 @@ class DirectFeed(FleetFeed):
         self._set_timer(host, self.interval_seconds * (1 - _HASTE) if hasty else self._patience_seconds(host))
         self._notify()
 
-    def _handle_timers(self) -> None:
-        """Handles due timers: marks silent hosts as lost, retries lost hosts, and resumes paused reading."""
-        now = time.monotonic()
-        while self._timers and self._timers[0][0] <= now:
+    def _handle_timers(self, now_seconds: float) -> None:
+        """Handles timers due at `now_seconds`: marks silent hosts as lost, retries them, resumes paused reads."""
+        while self._timers and self._timers[0][0] <= now_seconds:
             _, number, timer = heapq.heappop(self._timers)
             host = self._hosts[number]
             if timer != host.timer:
