@@ -239,6 +239,7 @@ def test_keys_lead_to_pages_and_the_pointer_shows_values(
     wait_until(lambda: browser.value("document.readyState") == "complete")  # its script reads keys from then on
     press("w")
     wait_until(lambda: browser.value("document.querySelector('input[type=search]') !== null"))
+    wait_until(lambda: browser.value("document.readyState") == "complete")
     press("/")
     press("x")
     assert browser.value("document.querySelector('input[type=search]').value") == "x"
