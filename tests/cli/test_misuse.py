@@ -117,7 +117,7 @@ MISUSE = {
         "neuron-healthcheck --node a": "--node is for --format slurm",
         "neuron-healthcheck --no-undrain": "--no-undrain is for --format slurm",
         "neuron-healthcheck --socket @ --format slurm --node a;reboot": "a;reboot",
-        "neuron-profile": "no action given; give one of show, report, diff, serve",
+        "neuron-profile": "no action given; give one of show, report, diff, export, serve",
         "neuron-profile paint d": "there is no action paint",
         "neuron-profile show": "show takes one directory of profiles, not 0",
         "neuron-profile diff a": "diff takes two directories of profiles, not 1",
