@@ -12,12 +12,13 @@ SEED ?= 1
 COUNT ?= 100
 MINUTES ?= 20
 
-.PHONY: help demo test test-all campaign reach mutants consumers viewers frameworks serving mcp check lint types imports spelling generated api package man-pages format proto benchmarks release release-check site clean
+.PHONY: help demo test test-all lowest newest campaign reach mutants consumers viewers frameworks serving mcp check lint types imports spelling generated api package man-pages format proto benchmarks release release-check site clean
 
 help:
 	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
 	@echo "make test        run the tests that take five minutes together"
 	@echo "make test-all    run all tests: also the slow ones, and every example of the property tests"
+	@echo "make lowest      run the tests of make test with the lowest versions of all requirements; make newest: the newest"
 	@echo "make campaign    kill, flood and feed the suite odd input; MINUTES=20 CAMPAIGN='--seed 1 floods'"
 	@echo "make reach       record which tests reach which code, for make mutants"
 	@echo "make mutants     show which small changes of the product no test notices; SEED=1 COUNT=100 MODULE="
@@ -149,6 +150,14 @@ $(VENV)/serving/stamp: $(VENV)/bin/python pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(VENV)/serving \
 	    $$($(BIN)/python scripts/requirements-of serving)
 	@touch $@
+
+# The quick half of the tests with the lowest and with the newest versions of all requirements, in new environments.
+lowest newest: $(VENV)/bin/python
+	rm -rf $(VENV)/$@ && $(BIN)/python -m venv $(VENV)/$@
+	scripts/requirements-of --lowest >$(VENV)/lowest.txt
+	$(VENV)/$@/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	    $(if $(filter lowest,$@),--constraint $(VENV)/lowest.txt) --editable '.[runtime,otlp,dev]'
+	$(VENV)/$@/bin/python -m pytest -n auto --dist worksteal -m 'not slow' $(PYTEST)
 
 # An environment of its own for the packages of each of these extras.
 $(foreach extra,consumers mcp viewers proto release site,$(VENV)/$(extra)/stamp): $(VENV)/%/stamp: $(VENV)/bin/python pyproject.toml

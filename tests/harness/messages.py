@@ -43,8 +43,14 @@ def _fields(descriptor: Any) -> st.SearchStrategy[dict[str, Any]]:
                 continue
             numbers.add(field.containing_oneof.name)
         value = _fields(field.message_type) if field.message_type else _VALUES[field.type]
-        choices[field.name] = st.lists(value, max_size=3) if field.is_repeated else value
+        choices[field.name] = st.lists(value, max_size=3) if _is_repeated(field) else value
     return st.fixed_dictionaries({}, optional=choices)
+
+
+def _is_repeated(field: Any) -> bool:
+    if hasattr(field, "is_repeated"):
+        return bool(field.is_repeated)
+    return bool(field.label == field.LABEL_REPEATED)  # protobuf before 6.31
 
 
 def mended(report: pb.Report) -> pb.Report:

@@ -45,9 +45,8 @@ def exact(check: Any = None, **fields: Any) -> type[BaseModel]:
     """A model with exactly these fields, of which `optional` ones may be missing; `check` looks at all of them."""
     wanted: dict[str, Any] = {name: kind if isinstance(kind, tuple) else (kind, ...) for name, kind in fields.items()}
     validators: dict[str, Any] = {} if check is None else {"check": model_validator(mode="after")(check)}
-    return create_model(
-        "Exact", __config__=ConfigDict(extra="forbid", strict=True), __validators__=validators, **wanted
-    )
+    config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())  # pydantic 2.8 and 2.9 protect "model_"
+    return create_model("Exact", __config__=config, __validators__=validators, **wanted)
 
 
 def optional(kind: Any) -> tuple[Any, None]:

@@ -37,6 +37,7 @@ def foreign(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     temporary = str(pytester.mkdir("temporary"))
     monkeypatch.setenv("TMPDIR", temporary)
     monkeypatch.setattr(tempfile, "tempdir", temporary)
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")  # pytest-asyncio warns without it
     pytester.makeconftest('pytest_plugins = ["neurontools.testing.pytest_plugin"]')
     pytester.makepyfile(fleet=_SOFTWARE)
     return pytester
