@@ -565,7 +565,7 @@ class FaultCounters:
         }
 
     def restore(self, states: Mapping[int, Mapping[str, Any]]) -> None:
-        """Restores the counts of faults by number. If it raises ValueError, TypeError or KeyError, it restores none."""
+        """Restores the counts by fault number. Raises ValueError, TypeError or KeyError, and then changes nothing."""
         ecc, status = (
             {number: _restored_counts(state[name], kind.__slots__) for number, state in states.items()}
             for name, kind in (("ecc", EccCounters), ("status", StatusCounters))

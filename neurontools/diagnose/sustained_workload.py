@@ -4,8 +4,8 @@ Usage: `sustained_workload.py PLAN`. PLAN is JSON: the local indices of the core
 sizes and the seconds. The script writes a line of JSON when it begins a round on a core, and one for each core at the
 end.
 
-Each round repeats tests of level 2 on each core, and multiplies a Hadamard matrix by a scaled one. The product of each
-pair of multiplications is the first matrix again, exact in every type and with sums in any order.
+Each round repeats tests of level 2 on each core, and multiplies a Hadamard matrix by its scaled copy. Two such
+multiplications give the first matrix again. The result is exact in every data type and for any order of the sums.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class _CoreLoad:
 
     @property
     def late_rate(self) -> float:
-        """The highest rate of the second half of the load; 0 if nothing was measured."""
+        """The highest rate in the second half of the load; 0 before the first measurement."""
         return max(self.rates[len(self.rates) // 2 :], default=0.0)
 
 
 def main(plan: dict[str, Any]) -> None:
-    """Repeats rounds on all cores until the seconds of the plan are over. Runs at least one round."""
+    """Runs rounds on all cores for the seconds of the plan, and at least one round."""
     matrix = _hadamard_matrix(plan["speed_size"]).to(getattr(torch, plan["load_type"]))
     scaled = matrix / plan["speed_size"] ** 0.5
     loads = [_core_load(index, matrix, scaled) for index in plan["cores"]]
@@ -67,7 +67,7 @@ def main(plan: dict[str, Any]) -> None:
 
 
 def _measure_slow_ones_again(loads: list[_CoreLoad], slow_factor: float, began: float) -> None:
-    """Repeats the measurement of slow cores, because a busy host delays any core at times."""
+    """Measures slow cores again, because a busy host sometimes delays a healthy core."""
     for _ in range(_CONFIRMATIONS):
         best = max((load.late_rate for load in loads), default=0.0)
         for load in loads:

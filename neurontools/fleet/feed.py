@@ -65,7 +65,7 @@ class FleetFeed(ABC):
 
     @property
     def models(self) -> tuple[FleetModel, ...]:
-        """The served models on the live hosts of the feed, those with the most device memory first."""
+        """The served models of the live hosts, sorted by device memory, largest first."""
         return fleet_models(self.states)
 
     def request_users(self) -> None:

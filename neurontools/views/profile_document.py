@@ -90,7 +90,7 @@ class RankPart:
     host: str
     pid: int
     cores: tuple[int, ...]
-    devices: tuple[int, ...]  # devices of `cores`; empty if the instance type is unknown
+    devices: tuple[int, ...]  # the devices that have these cores; empty if the instance type is unknown
     began_at: str | None
     has_ended: bool
     is_damaged: bool

@@ -44,7 +44,7 @@ class DiagnosisRecord:
         for (device_index, test), result in merged.items():
             failed = self._failed.setdefault(device_index, {})
             if result.is_failed:
-                failed[test] = result  # a repeated failure keeps its place, and the finding thus its begin
+                failed[test] = result  # keeps its place, so that the finding keeps its begin
             else:
                 failed.pop(test, None)
             if len(failed) > _MOST_TESTS:
@@ -53,7 +53,7 @@ class DiagnosisRecord:
                 del self._failed[device_index]
 
     def findings(self, at_unix_seconds: float) -> Iterator[Finding]:
-        """Yields one finding for each device with failed tests. Its part is the name of the first one."""
+        """Yields one finding for each device with failed tests. Its part is the name of the first failed test."""
         for device_index, failed in self._failed.items():
             first, *others = failed.values()
             names = [each.test for each in others[:_MOST_NAMES]]

@@ -221,7 +221,7 @@ def _command(host: HostAddress, options: Sequence[str]) -> list[str]:
 
 
 async def _read(stream: asyncio.StreamReader, most_bytes: int) -> bytes:
-    """Returns the first `most_bytes` of a stream, and reads the rest, so that the writer does not block."""
+    """Returns the first `most_bytes` of a stream. Also reads the rest, so that its writer does not block."""
     data = b""
     while chunk := await stream.read(1 << 16):
         data += chunk[: most_bytes - len(data)]

@@ -187,7 +187,7 @@ _sizes: list[int] = []  # sizes of the groups as plain numbers, because Dynamo c
 _own_rank: list[int] = []  # the rank of this process in group 0; empty before group 0 exists
 _stores: list[Any] = []
 _device_stores: list[Any] = []  # for each group, the store with the devices of its ranks
-_published: set[int] = set()  # numbers of the groups whose store has the device of this rank
+_published: set[int] = set()  # numbers of the groups in whose store this rank has written its device
 _subgroups: dict[tuple[int, ...], int] = {}
 
 
@@ -235,7 +235,7 @@ def devices_of_peers(number: int, rank: int | None = None) -> frozenset[int]:
 
 
 def _host_name() -> str:
-    """Returns a name that ranks share if one daemon serves them. A computer may simulate several hosts."""
+    """Returns a name of the host, with the socket of its daemon: one computer may simulate several hosts."""
     return f"{platform.node()} {os.environ.get('NEURONTOOLS_SOCKET', '')}"
 
 

@@ -126,7 +126,7 @@ class FaultyRun:
     def _after_transfer(self, fault: ArmedFault, nbytes: int, peer_devices: Callable[[], Collection[int]]) -> None:
         """Makes a transfer over the fault's link take `amount` times as long. Other transfers stay as they are.
 
-        A measured time would contain the wait for other ranks, so the usual time follows from the bytes.
+        The usual time is calculated from the bytes, because a measured time would include the wait for other ranks.
         """
         device, _ = fault.places[self.core]
         other_ends = fault.devices - {device}
