@@ -23,6 +23,21 @@ if TYPE_CHECKING:
     import ssl  # functions import ssl when they need it: OpenSSL takes 4 MiB of memory
 
 
+def client_context(authorities: str | None) -> ssl.SSLContext:
+    """Returns the TLS context of a client that trusts the CAs in a file, or the system's CAs for None.
+
+    Raises FileProblem, with "ca" as the setting, for an unusable file.
+    """
+    import ssl
+
+    context = _new_context(ssl.PROTOCOL_TLS_CLIENT)
+    if authorities is None:
+        context.load_default_certs()
+    else:
+        load_authorities(context, "ca", authorities)
+    return context
+
+
 def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
     """Loads a certificate and its key into a TLS context. On FileProblem, the context is unchanged.
 
@@ -70,6 +85,18 @@ def file_problems(setting: str, file: str) -> Iterator[None]:
         raise FileProblem(f"{setting}: {file}: {cause}; give PEM files that fit") from None
     except OSError as error:
         raise FileProblem(f"{setting}: {file}: {error.strerror}; give a readable file") from None
+
+
+def _new_context(protocol: int) -> ssl.SSLContext:
+    """`ssl.create_default_context` of Python 3.13 refuses CAs without keyUsage, and older versions accept them.
+
+    Here the same certificates are valid with every version of Python.
+    """
+    import ssl
+
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
 
 
 def _identity(file: str) -> tuple[int, ...] | None:
@@ -138,8 +165,7 @@ class ServerTls:
         """
         import ssl
 
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context = _new_context(ssl.PROTOCOL_TLS_SERVER)
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
         context.num_tickets = 0
         if self._protocols:
@@ -195,13 +221,7 @@ class ClientTls:
         return self._context
 
     def _make_context(self) -> ssl.SSLContext:
-        import ssl
-
-        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
-        if self._authorities is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            load_authorities(context, "ca", self._authorities)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context = client_context(self._authorities)
         context.set_alpn_protocols(["h2"])
         load_certificate(context, self._certificate, self._key)
         return context

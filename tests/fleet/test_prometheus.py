@@ -347,7 +347,7 @@ def test_credentials_come_from_files_and_are_not_sent_in_clear(tmp_path: Path) -
         ('basic_user = "me"', "go together"),
         ('tls_key = "k"', "tls_key needs tls_certificate"),
         ('bearer_token_file = "/nowhere"', "bearer_token_file: /nowhere: No such file"),
-        ('tls_ca = "/nowhere"', "tls_ca, tls_certificate, tls_key: No such file"),
+        ('tls_ca = "/nowhere"', "tls_ca: /nowhere: No such file"),
     ],
 )
 def test_files_that_cannot_be_meant(tmp_path: Path, text: str, cause: str) -> None:

@@ -23,8 +23,9 @@ class Authority:
         self.file = directory / f"{name}.crt"
         self._key = directory / f"{name}.key"
         _openssl(
-            "req", "-x509", *_NEW_KEY, "-keyout", self._key, "-out", self.file, "-days", "1", "-subj", f"/CN={name}"
-        )
+            "req", "-x509", *_NEW_KEY, "-keyout", self._key, "-out", self.file, "-days", "1", "-subj", f"/CN={name}",
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+        )  # fmt: skip
 
     def sign(
         self, name: str, *names: str, begins_unix_seconds: float | None = None, ends_unix_seconds: float | None = None
@@ -32,7 +33,9 @@ class Authority:
         """A new certificate and its key; `names` are further ones as openssl writes them, such as `DNS:localhost`."""
         certificate, key, request = (self._directory / f"{name}.{kind}" for kind in ("crt", "key", "csr"))
         extensions = self._directory / f"{self._name}.extensions"
-        extensions.write_text(f"subjectAltName={','.join(('IP:127.0.0.1', *names))}", "utf-8")
+        extensions.write_text(
+            f"subjectAltName={','.join(('IP:127.0.0.1', *names))}\nauthorityKeyIdentifier=keyid", "utf-8"
+        )
         _openssl("req", *_NEW_KEY, "-keyout", key, "-out", request, "-subj", f"/CN={name}")
         times: tuple[str, ...] = ()
         for flag, unix_seconds in (("-startdate", begins_unix_seconds), ("-enddate", ends_unix_seconds)):

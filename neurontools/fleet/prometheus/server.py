@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from neurontools.net.secret_files import FileProblem, read_secret
+from neurontools.net.tls import client_context, load_certificate
 from neurontools.util.errors import EXIT_USAGE, UserError
 from neurontools.util.formats import option_file_label, read_options
 from neurontools.util.terminal import excerpt
@@ -290,14 +291,11 @@ class PrometheusAccess:
     def context(self) -> ssl.SSLContext:
         """Returns the TLS context of a connection. Raises UserError if a file cannot be read."""
         try:
-            tls_context = ssl.create_default_context(cafile=self.tls_ca)
-            tls_context.minimum_version = ssl.TLSVersion.TLSv1_2
+            tls_context = client_context(self.tls_ca)
             if self.tls_certificate is not None:
-                # Without a password function, OpenSSL would ask for the password of a key on the terminal.
-                tls_context.load_cert_chain(self.tls_certificate, self.tls_key, password=lambda: "")
-        except (OSError, ValueError) as error:
-            cause = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-            raise UserError(f"tls_ca, tls_certificate, tls_key: {cause}; give PEM files that fit", EXIT_USAGE) from None
+                load_certificate(tls_context, self.tls_certificate, self.tls_key)
+        except FileProblem as problem:
+            raise UserError(f"tls_{problem}", EXIT_USAGE) from None
         return tls_context
 
     def check(self) -> None:
