@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -314,7 +315,7 @@ def operator_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> 
     """Draws three tables of operators, by time, FLOPs and bytes, each with at most `most` rows."""
     lines: list[Line] = []
     for order, quantity in OPERATOR_ORDERS:
-        whole = sum(map(quantity, report.operators))
+        whole = math.fsum(map(quantity, report.operators))
         uses = largest_uses(report.operators, quantity, most)
         columns = fitting_columns(_operator_columns(len(report.ranks) > 1), width)
         more = len(report.operators) - len(uses)

@@ -171,7 +171,7 @@ def test_taken_apart_and_put_together_it_is_the_same(tmp_path: Path) -> None:
     ("header", "told"),
     [
         (b'{"fields": {"Snapshot": 15, "Host": 1000, "Quantum": 1}}', "fields of Host, Quantum that this version"),
-        (b"[" * 4000, "damaged (lists within lists)"),
+        (b"[" * 4000, "damaged"),
         (b'{"a":' * 800, "damaged"),
         (b'{"fields": []}', "its list of fields is wrong"),
         (b'{"fields": {"Snapshot": true}}', "its list of fields is wrong"),

@@ -37,6 +37,7 @@ import sys
 import threading
 import traceback
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -100,7 +101,9 @@ class ForkingPopen(_Popen[Any]):
         sys.stdout.flush()
         sys.stderr.flush()
         ready, begun = os.pipe()  # `become` closes its end, as the end that Popen waits for is closed by exec
-        pid = os.fork()
+        with warnings.catch_warnings():  # Python 3.12 and later: the threads of torch's libraries wait for work
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
         if pid == 0:
             become(process, files, is_own_child=True)
         os.close(begun)

@@ -251,6 +251,7 @@ def test_an_interrupt_is_raised_after_torch_has_asked_for_the_guard(xla: Any, op
     assert operator(weight, weight).sum().item() > 0
 
 
+@pytest.mark.filterwarnings("ignore:Exception ignored in PyObject_HasAttr:pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_is_sent_again_if_c_code_clears_its_error(xla: Any) -> None:
     """PyObject_HasAttrString clears each error of a getter. This getter is C code that raises the signal itself."""
     number = type("Number", (int,), {"sent": property(signal.raise_signal)})(signal.SIGINT)
