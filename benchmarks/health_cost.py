@@ -8,7 +8,7 @@ from pathlib import Path
 
 from measuring import Figure, compile_sources, report
 from neurond.actions import ActionSettings, FindingActions
-from neurond.journal.state_files import AuditLog, LineFile
+from neurond.journal.state_files import AuditLog, open_audit_file
 from neurond.system.kernel_log import KernelLogReader
 from neurond.verdicts.device_rules import KernelErrorRule
 from neurond.verdicts.rule_evaluator import FindingDiff
@@ -34,7 +34,7 @@ def main() -> None:
         noise = b"".join(KernelRecord(1, 1, f"eth0: frame {number}").line() for number in range(OTHERS_A_TICK))
         error = KernelRecord(1, 1, HardwareError("HBM_UNCORRECTABLE_ERROR", 3, 0).text()).line()
         log, errors, changes = KernelLogReader(str(kernel_log)), KernelErrorRule(), FindingDiff()
-        audit = AuditLog(LineFile(f"{directory}/state", "audit", "the audit"))
+        audit = AuditLog(open_audit_file(f"{directory}/state", None))
         settings = ActionSettings(HealthCriteria(), frozenset(("begins", "ends")), ("/bin/true",), most_per_hour=3600)
         actions = FindingActions(settings, audit)
         finding = Finding(FindingKind.ECC_UNCORRECTED, Severity.CRITICAL, "1 error", "move it", 1.0, (3,), part="hbm")

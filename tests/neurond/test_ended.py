@@ -207,14 +207,13 @@ def numbered(number: int) -> EndedProcess:
 
 def written(directory: Path, *processes: EndedProcess, most_file_bytes: int = 2**20) -> None:
     file = EndedFile(str(directory), most_file_bytes=most_file_bytes)
-    for process in processes:
-        file.add(process)
-    file.close(HANG_SECONDS)
+    file.add(processes)
+    file.close()
 
 
 def held(directory: Path) -> list[EndedProcess]:
     file = EndedFile(str(directory))
-    file.close(HANG_SECONDS)
+    file.close()
     return file.ended
 
 
@@ -261,7 +260,7 @@ def test_files_are_for_this_user_alone_or_for_a_group_to_read(tmp_path: Path) ->
     written(tmp_path / "own", PROCESS)
     assert (tmp_path / "own" / ENDED_FILE).stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
-    EndedFile(str(tmp_path / "shared"), group_id=os.getgid()).close(HANG_SECONDS)
+    EndedFile(str(tmp_path / "shared"), group_id=os.getgid()).close()
     assert (tmp_path / "shared" / ENDED_FILE).stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o750
 
@@ -296,9 +295,8 @@ line = sys.stdin.buffer.read()
 sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, (len(line) * 5 // 2, resource.RLIM_INFINITY))
 file = EndedFile(sys.argv[1])
-for pid in range(1, 6):
-    file.add(replace(decode_ended(line), pid=pid))
-file.close(300)
+file.add(replace(decode_ended(line), pid=pid) for pid in range(1, 6))
+file.close()
 """
 
 
@@ -312,6 +310,31 @@ def test_a_disk_that_is_full_leaves_whole_lines(tmp_path: Path) -> None:
     assert [process.pid for process in held(tmp_path)] == [1, 2]
     written(tmp_path, numbered(9))
     assert [process.pid for process in held(tmp_path)] == [1, 2, 9], "and it goes on when there is room"
+
+
+TELLS = """
+import itertools, sys
+from dataclasses import replace
+from neurond.journal.state_files import EndedFile, EndedLog, decode_ended
+process = decode_ended(sys.stdin.buffer.readline())
+log = EndedLog(0.0, EndedFile(sys.argv[1]))
+for first in itertools.count(1, 14):
+    log.add(replace(process, pid=pid) for pid in range(first, first + 14))
+    print(first + 13, flush=True)
+"""
+
+
+def test_a_kill_loses_nothing_that_was_told(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TELLS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as log:
+        assert log.stdin is not None
+        assert log.stdout is not None
+        log.stdin.write(encode_ended(PROCESS))
+        log.stdin.flush()
+        lines = [log.stdout.readline() for _ in range(50)]
+        log.kill()
+        told = int([*lines, *log.stdout][-1])
+    assert {*range(max(1, told - 500), told + 1)} <= {process.pid for process in held(tmp_path)}
 
 
 def test_no_file_of_another_place_and_no_directory_that_others_may_change_is_used(tmp_path: Path) -> None:
@@ -339,8 +362,8 @@ def test_what_cannot_be_kept_is_told_and_stops_nothing(tmp_path: Path, caplog: p
         f"{tmp_path}: another daemon keeps what ended there; this one keeps it in memory",
         f"{tmp_path / ENDED_FILE}: what ended is kept only in memory: Not a directory",
     ]
-    first.close(HANG_SECONDS)
-    EndedFile(str(tmp_path)).close(HANG_SECONDS)
+    first.close()
+    EndedFile(str(tmp_path)).close()
 
 
 def test_systemd_names_the_directory(tmp_path: Path) -> None:
@@ -547,7 +570,6 @@ def test_what_ended_is_known_after_restarts(start_daemon: StartDaemon, tmp_path:
             assert [process.tag for process in client.ended().processes] == tags
         tags.append(f"before {end.name} {len(tags)}")
         let_go(daemon, tags[-1])
-        wait_until(lambda: tags[-1] in (state / ENDED_FILE).read_text())
         if end is signal.SIGTERM:  # a daemon that ends leaves nobody out who has left
             tags.append(f"at the end {len(tags)}")
             attachment = Attachment(daemon)

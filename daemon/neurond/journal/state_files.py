@@ -1,13 +1,15 @@
 """The files in the state directory: the log of ended processes and the audit log, as bounded files of JSON lines, and
 the injected faults as one JSON document.
 
-Every line is complete. An incomplete line is removed: after a kill at the next start, on a full disk immediately. A
-thread writes the lines, so that a disk that hangs does not block the daemon.
+Every line is complete. An incomplete line is removed: after a kill at the next start, on a full disk immediately. The
+event loop writes ended processes before any client sees them, so that a kill loses none that a client has seen. Threads
+write the audit log and the faults.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -17,7 +19,7 @@ import queue
 import stat
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from functools import partial
 from itertools import islice
 from typing import Any, NoReturn, TypeVar
@@ -87,7 +89,7 @@ class LineFile:
 
     `description` names the content in log messages. With `group_id`, the group may read the files. `content` has the
     complete lines that the files had when they were opened, oldest first. Raises OSError if the files can't be opened,
-    and BlockingIOError if another daemon has locked them.
+    and BlockingIOError if another daemon has locked them. Use it in one thread.
     """
 
     def __init__(
@@ -113,30 +115,35 @@ class LineFile:
                 older = self._directory.read(self._older_name, self._most_bytes) or b""
             self.content = older[: older.rfind(b"\n") + 1] + self._read_complete_lines()
         except BaseException:
-            self._close_files()
+            self.close()
             raise
-        self._queue: queue.Queue[Callable[[], bytes] | None] = queue.Queue(_MOST_WAITING)
-        self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
-        self._thread.start()
 
-    def add(self, line: Callable[[], bytes]) -> None:
-        """Queues a line for writing. If the queue is full, drops the line.
+    def append(self, lines: Iterable[bytes]) -> None:
+        """Appends lines, with one write call unless they fill the file. Logs a failure.
 
-        The thread calls `line`, which returns at most MOST_LINE_BYTES that end with a newline. The thread logs a
-        ValueError that `line` raises.
+        Each line has at most MOST_LINE_BYTES and ends with a newline.
         """
         try:
-            self._queue.put_nowait(line)
-        except queue.Full:
-            self._log_problem("%s: the disk does not answer; %s is not kept", self._directory.path, self._description)
+            size, batch = os.fstat(self._file).st_size, bytearray()
+            for line in lines:
+                if size + len(batch) + len(line) > self._most_file_bytes:
+                    self._write(batch, size)
+                    self._rotate()
+                    size, batch = 0, bytearray()
+                batch += line
+            self._write(batch, size)
+        except OSError as error:
+            self.log_problem(error.strerror or "")
 
-    def close(self, wait_seconds: float = CLOSE_SECONDS) -> None:
-        """Writes the queued lines and closes the files. Waits at most `wait_seconds` for a disk that hangs."""
-        with contextlib.suppress(queue.Full):
-            self._queue.put_nowait(None)
-        self._thread.join(wait_seconds)
-        if not self._thread.is_alive():
-            self._close_files()
+    def log_problem(self, cause: str) -> None:
+        """Logs why lines are not kept. Limits the rate of these messages."""
+        self._log_problem("%s: %s is not kept: %s", self._directory.path, self._description, cause)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        self._directory.close()
 
     def _open_file(self) -> int:
         """Opens and locks the current file. Raises BlockingIOError when another daemon has locked it."""
@@ -159,26 +166,12 @@ class LineFile:
         os.ftruncate(self._file, whole)
         return content[:whole]
 
-    def _work(self) -> None:
-        while (line := self._queue.get()) is not None:
-            try:
-                self._write(line())
-            except ValueError as error:
-                self._log_problem("%s is not kept: %s", self._description, error)
-            except OSError as error:
-                self._log_problem("%s: %s is not kept: %s", self._directory.path, self._description, error.strerror)
-
-    def _write(self, line: bytes) -> None:
-        size = os.fstat(self._file).st_size
-        if size + len(line) > self._most_file_bytes:
-            self._rotate()
-            size = 0
-        try:
-            if os.pwrite(self._file, line, size) < len(line):
-                raise OSError(28, "no space left on device")
-        except OSError:
-            os.ftruncate(self._file, size)
-            raise
+    def _write(self, lines: bytearray, size: int) -> None:
+        """Writes lines at the end of a file of this size. Raises OSError if the disk has no room for all of them."""
+        written = os.pwrite(self._file, lines, size)
+        if written < len(lines):
+            os.ftruncate(self._file, size + lines.rfind(b"\n", 0, written) + 1)
+            raise OSError(errno.ENOSPC, "no space left on device")
 
     def _rotate(self) -> None:
         """Rotates the log: renames the current file over the older one, and opens a new current file."""
@@ -188,11 +181,41 @@ class LineFile:
         os.close(before)
         self._file = self._open_file()
 
-    def _close_files(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-        self._directory.close()
+
+class LineQueue:
+    """Appends lines to a log in a thread, so that a disk that hangs does not block the daemon."""
+
+    def __init__(self, file: LineFile) -> None:
+        self._file = file
+        self._queue: queue.Queue[Callable[[], bytes] | None] = queue.Queue(_MOST_WAITING)
+        self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
+        self._thread.start()
+
+    def add(self, line: Callable[[], bytes]) -> None:
+        """Queues a line for writing. If the queue is full, drops the line.
+
+        The thread calls `line`, which returns at most MOST_LINE_BYTES that end with a newline. The thread logs a
+        ValueError that `line` raises.
+        """
+        try:
+            self._queue.put_nowait(line)
+        except queue.Full:
+            self._file.log_problem("the disk does not answer")
+
+    def close(self, wait_seconds: float = CLOSE_SECONDS) -> None:
+        """Writes the queued lines and closes the files. Waits at most `wait_seconds` for a disk that hangs."""
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
+        self._thread.join(wait_seconds)
+        if not self._thread.is_alive():
+            self._file.close()
+
+    def _work(self) -> None:
+        while (line := self._queue.get()) is not None:
+            try:
+                self._file.append([line()])
+            except ValueError as error:
+                self._file.log_problem(str(error))
 
 
 FAULTS_FILE = "faults.json"
@@ -278,11 +301,11 @@ class FaultsFile:
 T = TypeVar("T")
 
 
-def open_audit_file(path: str, group: int | None) -> LineFile:
+def open_audit_file(path: str, group: int | None) -> LineQueue:
     """Opens the audit log in this directory, and drops the old lines from memory."""
     file = LineFile(path, _AUDIT_NAME, "the audit", group)
     file.content = b""
-    return file
+    return LineQueue(file)
 
 
 def open_state_file(
@@ -310,14 +333,25 @@ def open_state_file(
 
 
 _NAMES = frozenset(field.name for field in fields(EndedProcess))
+_COUNTERS: dict[str, type[ExecutionCounters | ErrorCounters]] = {
+    "executions": ExecutionCounters,
+    "errors": ErrorCounters,
+}
 
 
 def encode_ended(process: EndedProcess) -> bytes:
     """Encodes an ended process as one JSON line. Raises ValueError if it is too long or contains NaN or infinity."""
-    line = json_text(asdict(process)).encode("ascii") + b"\n"
+    document = _field_values(process)
+    document |= {name: _field_values(value) for name in _COUNTERS if (value := document[name]) is not None}
+    line = json_text(document).encode("ascii") + b"\n"
     if len(line) > MOST_LINE_BYTES:
         raise ValueError(f"a record of {len(line)} bytes is too long")
     return line
+
+
+def _field_values(record: EndedProcess | ExecutionCounters | ErrorCounters) -> dict[str, Any]:
+    """Returns the fields of a record. `dataclasses.asdict` copies all values and takes four times as long."""
+    return {name: getattr(record, name) for name in type(record).__slots__}
 
 
 def decode_ended(line: bytes) -> EndedProcess:
@@ -327,7 +361,7 @@ def decode_ended(line: bytes) -> EndedProcess:
         if not isinstance(document, dict):
             raise ValueError("no object")
         values: dict[str, Any] = {name: value for name, value in document.items() if name in _NAMES}
-        for name, kind in (("executions", ExecutionCounters), ("errors", ErrorCounters)):
+        for name, kind in _COUNTERS.items():
             if values.get(name) is not None:
                 values[name] = kind(**values[name])
         for name in ("device_indices", "inferred_fields"):
@@ -335,7 +369,7 @@ def decode_ended(line: bytes) -> EndedProcess:
         process = from_message(EndedProcess, to_message(EndedProcess(**values)))
     except (TypeError, KeyError, AttributeError, OverflowError, RecursionError, EncodeError) as error:
         raise ValueError(f"no ended process: {error}") from None
-    if not all(math.isfinite(value) for value in asdict(process).values() if isinstance(value, float)):
+    if not all(math.isfinite(value) for value in _field_values(process).values() if isinstance(value, float)):
         raise ValueError("a number that is none")
     if not 0 <= process.began_at_unix_seconds <= process.ended_at_unix_seconds <= LATEST_UNIX_SECONDS:
         raise ValueError("a time that can't be shown")
@@ -361,11 +395,18 @@ class EndedFile:
                 self.ended.append(decode_ended(line))
         self._lines.content = b""
 
-    def add(self, process: EndedProcess) -> None:
-        self._lines.add(partial(encode_ended, process))
+    def add(self, processes: Iterable[EndedProcess]) -> None:
+        """Appends the processes. Logs and skips one that can't be encoded."""
+        lines = []
+        for process in processes:
+            try:
+                lines.append(encode_ended(process))
+            except ValueError as error:
+                self._lines.log_problem(str(error))
+        self._lines.append(lines)
 
-    def close(self, wait_seconds: float = CLOSE_SECONDS) -> None:
-        self._lines.close(wait_seconds)
+    def close(self) -> None:
+        self._lines.close()
 
 
 MOST_ENDED = 1000
@@ -389,6 +430,7 @@ class EndedLog:
 
     def add(self, ended: Iterable[EndedProcess]) -> None:
         """Adds ended processes. One with the identity of an earlier one replaces it."""
+        added = []
         for process in ended:
             if len(self._ended) == MOST_ENDED and process.identity not in self._ended:
                 oldest = next(iter(self._ended.values()))
@@ -397,8 +439,9 @@ class EndedLog:
                 del self._ended[oldest.identity]
                 self.known_since_unix_seconds = oldest.ended_at_unix_seconds
             self._ended[process.identity] = process
-            if self._file is not None:
-                self._file.add(process)
+            added.append(process)
+        if added and self._file is not None:
+            self._file.add(added)
 
     def close(self) -> None:
         if self._file is not None:
@@ -439,7 +482,7 @@ def _kernel_report(record: KernelRecord) -> dict[str, object] | None:
 class AuditLog:
     """Writes events to the audit file, if there is one. `record` may be called from any thread."""
 
-    def __init__(self, file: LineFile | None = None) -> None:
+    def __init__(self, file: LineQueue | None = None) -> None:
         self._file = file
         self._attached: dict[tuple[int, float | None], Process] = {}
         self._faults: dict[int, InjectedFault] = {}
