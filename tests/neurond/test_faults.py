@@ -64,10 +64,13 @@ def test_an_injected_error_is_a_finding_that_says_so_until_it_is_healed(daemon: 
     assert daemon.snapshot().injected_faults == ()
 
 
-def test_corrected_errors_grow_into_a_finding(daemon: RunningDaemon) -> None:
-    daemon.next_snapshot()
-    fault_calls.inject(daemon.socket, [FaultRequest("ecc-corrected", device_index=0, amount=40)])
-    wait_until(lambda: told_findings(daemon) == {FindingKind.ECC_CORRECTED: True})
+def test_corrected_errors_grow_into_a_finding_and_again_when_they_were_healed(daemon: RunningDaemon) -> None:
+    for _ in range(2):
+        daemon.next_snapshot()
+        fault_calls.inject(daemon.socket, [FaultRequest("ecc-corrected", device_index=0, amount=40)])
+        wait_until(lambda: told_findings(daemon) == {FindingKind.ECC_CORRECTED: True})
+        fault_calls.heal(daemon.socket)
+        wait_until(lambda: not told_findings(daemon))
 
 
 def test_a_fault_ends_by_itself(daemon: RunningDaemon) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
 from neurontools.model import (
     Device,
+    EccCounters,
     ErrorCounters,
     ExecutionCounters,
     LatencyHistogram,
@@ -16,6 +17,7 @@ from neurontools.model import (
     Process,
     ServedModel,
     Snapshot,
+    StatusCounters,
 )
 from neurontools.model.execution import subtract_histograms
 from neurontools.model.snapshot import counted_since_unix_seconds, counters_continue
@@ -23,6 +25,7 @@ from neurontools.model.snapshot import counted_since_unix_seconds, counters_cont
 NO_ERRORS = ErrorCounters()
 NO_EXECUTIONS = ExecutionCounters()
 Counters = TypeVar("Counters", ErrorCounters, ExecutionCounters)
+Part = TypeVar("Part", Device, NeuronCore)
 ProcessIdentity = tuple[int, float | None]
 """PID and start time, because PIDs are reused."""
 
@@ -73,6 +76,44 @@ class RuleContext:
         """
         found = (self.recent.get(process.pid), self.processes.get(process.pid))
         return tuple(each for each in found if each is not None)
+
+
+def has_fallen(
+    before: EccCounters | StatusCounters | None, now: EccCounters | StatusCounters | None, *, none_is_zero: bool
+) -> bool:
+    """Whether a counter of the driver fell, because the driver was reloaded or an injected fault was healed.
+
+    On a simulated host, a counter without faults is None, which is 0 then. Otherwise None is unknown.
+    """
+    for name in () if before is None or before is now else type(before).__slots__:
+        old, new = getattr(before, name), getattr(now, name, None)
+        if old and (none_is_zero if new is None else new < old):
+            return True
+    return False
+
+
+class CounterRestarts(Generic[Part]):
+    """The cores or devices whose driver counters fell, each as it was right after that. Their counters count from then.
+
+    Call `update` with the parts of every snapshot, in order. `counters_of` returns the counters of a part.
+    """
+
+    def __init__(self, counters_of: Callable[[Part], EccCounters | StatusCounters | None]) -> None:
+        self._counters_of: Callable[[Part], EccCounters | StatusCounters | None] = counters_of
+        self._last: dict[int, Part] = {}
+        self._restarted: dict[int, tuple[float, Part]] = {}
+
+    def update(self, parts: Iterable[Part], at_seconds: float, *, none_is_zero: bool) -> None:
+        last, self._last = self._last, {part.index: part for part in parts}
+        for index, part in self._last.items():
+            before = last.get(index, part)
+            if has_fallen(self._counters_of(before), self._counters_of(part), none_is_zero=none_is_zero):
+                self._restarted[index] = at_seconds, part
+
+    def since(self, seconds: float) -> dict[int, Part]:
+        """Returns the parts whose counters fell at this time or later (CLOCK_MONOTONIC), and forgets all others."""
+        self._restarted = {index: each for index, each in self._restarted.items() if each[0] >= seconds}
+        return {index: part for index, (_, part) in self._restarted.items()}
 
 
 def build_rule_context(

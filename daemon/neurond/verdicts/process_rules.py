@@ -17,6 +17,7 @@ from neurond.verdicts.evidence import (
     RuleContext,
     at_least_text,
     growth,
+    has_fallen,
     process_identity,
 )
 from neurontools.model import (
@@ -433,7 +434,8 @@ class FailingCoreRule:
                 has_failed = failures > 0 or (timeouts > 0 and bool(past.failed_for))
                 has_worked = False if has_failed else (successes > 0 or None)
             was_reset = growth(past.core.reset_requests_total, core.reset_requests_total) > 0
-            if was_reset or _counters_restarted(past.core, core):
+            is_simulated = snapshot.source is SourceKind.SIMULATED
+            if was_reset or has_fallen(past.core.status, core.status, none_is_zero=is_simulated):
                 has_worked = True
             past.record_outcome(blamed, snapshot.taken_at_unix_seconds, has_worked)
             past.core, past.owner = core, owner_identity
@@ -468,16 +470,6 @@ class FailingCoreRule:
         if process.errors.hardware_total > errors_before:
             return False
         return process.executions.completed_total > done_before or None
-
-
-def _counters_restarted(before: NeuronCore, now: NeuronCore) -> bool:
-    """Whether the counters of the core fell, because the driver was reloaded or a fault was healed."""
-    if before.status is None or before.status is now.status:
-        return False
-    return any(
-        (getattr(before.status, name) or 0) > ((getattr(now.status, name) or 0) if now.status is not None else 0)
-        for name in _HARDWARE
-    )
 
 
 def _grown(before: NeuronCore, now: NeuronCore) -> tuple[int, int, int]:

@@ -21,6 +21,7 @@ from neurond.verdicts.device_rules import (
 )
 from neurond.verdicts.diagnosis import DiagnosisRecord
 from neurond.verdicts.evidence import (
+    CounterRestarts,
     HealedProcesses,
     HealthThresholds,
     ProcessIdentity,
@@ -32,7 +33,7 @@ from neurond.verdicts.process_rules import ERROR_KINDS, FailingCoreRule, Latency
 from neurond.verdicts.serving_rules import RequestLatencyRule, cores_without_model, duplicated_weights
 from neurontools.driver.kernel_log import KernelRecord
 from neurontools.faults.kinds import KINDS
-from neurontools.model import FaultState, Finding, Health, Process, Severity, Snapshot
+from neurontools.model import Device, FaultState, Finding, Health, NeuronCore, Process, Severity, Snapshot, SourceKind
 from neurontools.model.finding import FindingKind
 from neurontools.model.health import marked_reason
 from neurontools.model.jobs import group_processes_by_job
@@ -78,6 +79,8 @@ class RuleEvaluator:
         self._ended: deque[tuple[float, Process]] = deque(maxlen=_MOST_ENDED)  # end by CLOCK_MONOTONIC, oldest first
         self._processes: tuple[Process, ...] = ()  # those of the last tick, with their jobs
         self._healed = HealedProcesses()
+        self._restarted_cores: CounterRestarts[NeuronCore] = CounterRestarts(lambda core: core.status)
+        self._restarted_devices: CounterRestarts[Device] = CounterRestarts(lambda device: device.ecc)
 
     def mark_healed(self, processes: Mapping[ProcessIdentity, bool], at_seconds: float) -> None:
         """Lets the rules ignore the errors and latencies of these processes before the healing of their faults.
@@ -111,6 +114,11 @@ class RuleEvaluator:
         since_healing = self._healed.count_since_healing
         snapshot = replace(snapshot, processes=tuple(map(since_healing, snapshot.processes)))
         context = build_rule_context(snapshot, self._anchors, limits, list(map(since_healing, gone)))
+        self._update_restarts(snapshot)
+        if self._anchors:
+            began_seconds = self._anchors[0].taken_at_seconds
+            context.cores_before.update(self._restarted_cores.since(began_seconds))
+            context.devices.update(self._restarted_devices.since(began_seconds))
         found = chain(
             group_by_job(
                 (finding for rule in self._rules for finding in rule(context)), (*context.ended, *snapshot.processes)
@@ -134,6 +142,7 @@ class RuleEvaluator:
 
         Keeps their errors, which the next tick reports too.
         """
+        self._update_restarts(snapshot)
         if self._health is None:
             return snapshot
         pids = {process.pid for process in snapshot.processes}
@@ -145,6 +154,11 @@ class RuleEvaluator:
         if len(findings) == len(self._health.findings):
             return replace(snapshot, health=self._health)
         return replace(snapshot, health=replace(self._health, findings=findings))
+
+    def _update_restarts(self, snapshot: Snapshot) -> None:
+        at_seconds, is_simulated = snapshot.taken_at_seconds, snapshot.source is SourceKind.SIMULATED
+        self._restarted_cores.update(snapshot.cores, at_seconds, none_is_zero=is_simulated)
+        self._restarted_devices.update(snapshot.devices, at_seconds, none_is_zero=is_simulated)
 
     def _with_begin_times(self, found: Iterable[Finding]) -> tuple[Finding, ...]:
         """Returns the findings, the most severe first, each with the time when it began."""
