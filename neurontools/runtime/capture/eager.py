@@ -52,6 +52,7 @@ def device_tensor(value: Tensor, core: Core) -> Tensor:
     with buffers.lock:
         reserve(core, layout.nbytes)
         tensor, buffer = buffers.create(layout, value, core)
+        metrics.count_tensor()
         if ring.is_on:
             ring.record_allocation(core.global_index, buffer.address, layout.nbytes)
         return tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from neurontools.runtime.capture import eager
 from neurontools.runtime.capture.replay import mark_eager_only, replayer
 from neurontools.runtime.capture.trace import MISS
+from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.operators.layout import TensorLayout, layouts
 from neurontools.runtime.operators.operator import (
     DeviceOperator,
@@ -109,6 +111,7 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
     in_place_result = operator.in_place and len(returns) == 1 and returns[0] is not None and not outs
 
     def recorded(arguments: Any, keywords: Any, given: Any, core: Core | None) -> Any:
+        begun = perf_counter()
         if replayer.ahead is not None:  # another thread's execution has started a replay, which must end
             replayer.bail_out()
         try:
@@ -134,6 +137,7 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
             )
         if replayer.observed is not None:
             replayer.observe(core, operator, signature, arguments, given)
+        metrics.add_tracing(perf_counter() - begun)
         device.recorded(core)
         return result
 

@@ -100,6 +100,13 @@ class TraceReplayer:
         trace, ahead = self.trace, self.ahead
         return trace is not None and trace.core is core and ahead is not None and ahead.position > 0
 
+    def calls_so_far(self, core: Core) -> list[OperatorSignature]:
+        """Returns the recorded or replayed calls on a core that are not executed yet. Does not end a replay."""
+        trace, ahead = self.trace, self.ahead
+        if trace is not None and trace.core is core and ahead is not None:
+            return trace.signatures[: ahead.position]
+        return core.pending.signatures
+
     def bail_out(self) -> None:
         """Stops the replay and writes the graph of the replayed calls, as if they had been recorded."""
         with buffers.lock:

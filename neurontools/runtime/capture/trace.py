@@ -7,13 +7,15 @@ calls with arguments of the same kinds share one compiled function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
+from neurontools.runtime.counting.metrics import TENSORS_CREATED, TracedOperators
 from neurontools.runtime.operators.layout import TensorLayout
 from neurontools.runtime.operators.operator import DeviceOperator, OperatorSignature
 from neurontools.runtime.tensors.buffers import Buffer, Core, Tensor
@@ -171,6 +173,16 @@ class _Reader:
         call.tensors.append(value)
 
 
+def operator_counts(signatures: Iterable[OperatorSignature]) -> Counter[str]:
+    """Returns torch_xla's counters for recorded calls: the calls of each ATen operator, and the tensors of results."""
+    counts: Counter[str] = Counter()
+    for signature in signatures:
+        if signature.operator.counter is not None:
+            counts[signature.operator.counter] += 1
+        counts[TENSORS_CREATED] += signature.result_count
+    return counts
+
+
 class Trace:
     """A recorded step on one core, and the state of its current replay.
 
@@ -192,6 +204,7 @@ class Trace:
         self.core = core
         self.key = key
         self.signatures = [call.signature for call in observed]
+        self.operators = TracedOperators(operator_counts(self.signatures))
         self.layouts: list[TensorLayout] = [buffer.layout for buffer in listed]
         self.alive = alive
         self.program = program

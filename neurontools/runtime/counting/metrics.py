@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -44,12 +44,29 @@ class Timer:
         return None
 
 
+TENSORS_CREATED, TRACING = "CreateXlaTensor", "LazyTracing"
+_MOST_REPLAYED = 256  # traces whose replays are not added to the operator counts yet
+
+
+@dataclass(eq=False, slots=True)
+class TracedOperators:
+    """The counters of the operators in one trace, such as `xla::add`, and the replays that are not added up yet."""
+
+    counts: Mapping[str, int]
+    replays: int = 0
+
+
 class RuntimeMetrics:
-    """All counters and metrics of this process. Callers hold the runtime's lock."""
+    """All counters and metrics of this process. Callers hold the runtime's lock.
+
+    `counters` lacks the counters of operators in graphs, which `operator_counters` returns.
+    """
 
     def __init__(self) -> None:
         self.counters: dict[str, int] = {}
         self.timers: dict[str, Timer] = {}
+        self._operator_counters: Counter[str] = Counter()
+        self._replayed: list[TracedOperators] = []
 
     def increment(self, name: str, amount: int = 1) -> None:
         self.counters[name] = self.counters.get(name, 0) + amount
@@ -64,31 +81,59 @@ class RuntimeMetrics:
             timer = self.timers[name] = Timer(name, is_time)
         timer.add(value)
 
+    def add_tracing(self, seconds: float) -> None:
+        """Adds the time of a recorded call, without percentiles: they would cost a tenth of the call's own time."""
+        timer = self.timers.get(TRACING)
+        if timer is None:
+            timer = self.timers[TRACING] = Timer(TRACING, is_time=True)
+        timer.count += 1
+        timer.total += seconds
+
+    def count_operators(self, counts: Mapping[str, int]) -> None:
+        self._operator_counters.update(counts)
+
+    def count_replay(self, operators: TracedOperators) -> None:
+        """Counts the operators of a replayed trace. Adds them up later, because a step may replay hundreds."""
+        if not operators.replays:
+            self._replayed.append(operators)
+        operators.replays += 1
+        if len(self._replayed) > _MOST_REPLAYED:
+            self.operator_counters()
+
+    def count_tensor(self) -> None:
+        """Counts a device tensor that is no result of an operator in a graph."""
+        self._operator_counters[TENSORS_CREATED] += 1
+
+    def operator_counters(self) -> Counter[str]:
+        """Returns the counters of the operators in all graphs that were executed or replayed."""
+        for operators in self._replayed:
+            for name, count in operators.counts.items():
+                self._operator_counters[name] += count * operators.replays
+            operators.replays = 0
+        self._replayed.clear()
+        return self._operator_counters
+
     def count_fallback(self, name: str) -> None:
         """Counts a fallback: an operator, such as `aten::nonzero`, that ran on the host and outside of graphs."""
         self.increment(name)
         call_sites.count_call(f"fallback {name}")
 
-    def clear(self) -> None:
-        self.counters.clear()
-        self.timers.clear()
-
-    def report(self) -> str:
-        """Returns all counters and metrics as text, in the format of torch_xla.debug.metrics.metrics_report."""
+    def report(self, counters: Mapping[str, int]) -> str:
+        """Returns the metrics and these counters as text, in the format of torch_xla.debug.metrics.metrics_report."""
         lines: list[str] = []
         for name in sorted(self.timers):
             timer = self.timers[name]
             lines.append(f"Metric: {name}")
             lines.append(f"  TotalSamples: {timer.count}")
             lines.append(f"  Accumulator: {_value(timer.total, timer.is_time)}")
-            if timer.is_time:
+            if timer.buckets:
                 quantiles = ((r, timer.quantile(r)) for r in (0.01, 0.05, 0.5, 0.9, 0.95, 0.99))
                 shown = "; ".join(f"{r * 100:g}%={_value(q, True)}" for r, q in quantiles if q is not None)
                 lines.append(f"  Percentiles: {shown}")
-            else:
+            elif not timer.is_time:
                 lines.append(f"  Largest: {_value(timer.largest, False)}")
-        for name in sorted(self.counters):
-            lines += [f"Counter: {name}", f"  Value: {self.counters[name]}"]
+        for name in sorted(counters):
+            lines += [f"Counter: {name}", f"  Value: {counters[name]}"]
         return "\n".join(lines) + "\n"
 
 

@@ -15,7 +15,7 @@ from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.model import OperatorTime
 from neurontools.profile.definitions import WARM_UP_STEPS
 from neurontools.runtime.capture.replay import TraceCacheEntry, replayer
-from neurontools.runtime.capture.trace import ObservedCall, Trace
+from neurontools.runtime.capture.trace import ObservedCall, Trace, operator_counts
 from neurontools.runtime.counting.metrics import LATE_GRAPH, call_sites, metrics
 from neurontools.runtime.counting.steps import COMPILE, COMPUTE, step_clock, steps
 from neurontools.runtime.execution.graph_description import (
@@ -125,7 +125,11 @@ class Executor:
             buffers.drain()
             trace = replayer.pop_finished_trace(core)
             graph = core.pending
-            if trace is None and not graph.signatures:
+            if trace is not None:
+                metrics.count_replay(trace.operators)
+            elif graph.signatures:
+                metrics.count_operators(operator_counts(graph.signatures))
+            else:
                 return
             metrics.increment(f"Flush:{reason}")
             if ring.is_on:

@@ -83,6 +83,7 @@ def to_device(source: Tensor, core: Core) -> Tensor:
     if not is_background:
         step_clock.charge(TRANSFER, seconds, charged)
     metrics.add_duration("TransferToDeviceTime", seconds)
+    metrics.add_duration("TensorToData", seconds)
     if ring.traced_steps:
         ring.trace_input(buffers.buffer_of(result).address, is_background=is_background)
     if ring.is_on:

@@ -60,6 +60,17 @@ MATMUL_NAMES = frozenset(
 )
 
 
+def counter_name(name: str) -> str | None:
+    """Returns torch_xla's counter for an operator in a graph, such as xla::add; None for other operators than ATen's.
+
+    An in-place operator counts as its functional form, because torch_xla records that form.
+    """
+    namespace, _, base = name.partition(".")[0].partition("::")
+    if namespace != "aten":
+        return None
+    return "xla::" + (base if base.endswith("__") else base.removesuffix("_"))
+
+
 class DeviceOperator:
     """An ATen or custom operator, with the properties that the device needs.
 
@@ -87,6 +98,7 @@ class DeviceOperator:
         self.id = next(_operator_ids)
         self.op = op
         self.name: str = op.name()
+        self.counter = counter_name(self.name)
         self.call: Callable[..., Any] = call or getattr(op, "_op", op)
         self.meta_call: Callable[..., Any] = meta_call or call or op
         self.has_generator = any(a.name == "generator" for a in arguments)

@@ -74,13 +74,37 @@ def test_the_loader_hands_on_errors(xm: Any) -> None:
 def test_metrics(xm: Any) -> None:
     import torch_xla.debug.metrics as met
 
-    (torch.ones(3).to("xla") + 1).nonzero()
+    def times_and_plus(steps: int) -> None:
+        value = torch.ones(3).to("xla")
+        for _ in range(steps):
+            total = value * 2 + 1
+            total += value
+            total.sum().exp().neg().abs()
+            xm.mark_step()
+
+    xm.mark_step()
+    met.clear_all()
+    pending = torch.ones(3).to("xla") + 1
+    assert (met.counter_value("xla::add"), met.counter_value("CreateXlaTensor")) == (1, 2)
+    assert met.metric_data("TensorToData")[0] == met.metric_data("LazyTracing")[0] == 1
+    met.clear_counters()
+    assert met.counter_names() == []
+    xm.mark_step()
+    assert met.counter_value("xla::add") is None
+    times_and_plus(6)
+    assert met.counter_value("FollowedGraph") > 0, "replayed calls count too, but are not traced"
+    assert [met.counter_value(f"xla::{name}") for name in ("add", "mul", "sum")] == [12, 6, 6]
+    assert met.metric_data("LazyTracing")[0] < 6 * 7
+    assert met.counter_value("DeviceDataCacheMiss") is None
+    pending.nonzero()
     assert "ExecuteTime" in met.metric_names()
     count, total, _ = met.metric_data("ExecuteTime")
     assert count > 0 < total
     assert "aten::nonzero" in met.executed_fallback_ops()
     assert "Counter: aten::nonzero" in met.metrics_report()
-    assert "Metric: ExecuteTime" in met.short_metrics_report()
+    for name in ("ExecuteTime", "TransferToDeviceTime"):
+        assert f"Metric: {name}" in met.short_metrics_report()
+    assert "TensorToData" not in met.short_metrics_report()
 
 
 def test_syncfree_optimizers_skip_overflowed_steps(xm: Any) -> None:
@@ -409,7 +433,7 @@ def test_eager_mode_executes_each_operator_and_a_compiled_function_is_one_graph(
 
 
 def test_a_scan_is_the_loop(xm: Any) -> None:
-    from torch_xla.experimental.scan import scan
+    from torch_xla.experimental.scan import scan, value_and_grad_partitioned
     from torch_xla.experimental.scan_layers import scan_layers
 
     values = torch.arange(4.0).to("xla").requires_grad_()
@@ -418,6 +442,25 @@ def test_a_scan_is_the_loop(xm: Any) -> None:
     assert (carry.item(), sums.tolist()) == (6.0, [0.0, 0.0, 2.0, 6.0])
     assert values.grad is not None
     assert values.grad.tolist() == [5.0] * 4
+    for wrong, problem in ((torch.ones(0), "no elements"), ((torch.ones(2), torch.ones(3)), r"lengths \[2, 3\]")):
+        with pytest.raises(ValueError, match=problem):
+            scan(lambda total, value: (total, None), torch.zeros(()), wrong)
+
+    def step(total: Any, value: Any) -> tuple[Any, Any]:
+        new = {"a": (total["a"] @ value).sin()}
+        return new, (new["a"] * 2, None)
+
+    carry, xs = ({"a": torch.rand(2, 2)}, torch.rand(3, 2, 2, requires_grad=True))
+    on_device = {"a": carry["a"].to("xla")}, xs.detach().to("xla").requires_grad_()
+    forward, backward = value_and_grad_partitioned(step, *on_device)
+    new, ((doubled, nothing), activations) = forward(on_device[0], on_device[1][1])
+    own = {"a": carry["a"].clone().requires_grad_()}
+    expected, (twice, _) = step(own, xs[1])
+    torch.testing.assert_close((new["a"].cpu(), doubled.cpu(), nothing), (expected["a"], twice, None))
+    (expected["a"].sum() + twice.sum()).backward()
+    grads, of_x = backward({"a": torch.ones_like(new["a"])}, ((torch.ones_like(doubled), None), activations))
+    assert xs.grad is not None
+    torch.testing.assert_close((grads["a"].cpu(), of_x.cpu()), (own["a"].grad, xs.grad[1]))
     layers = [torch.nn.Linear(2, 2).to("xla") for _ in range(2)]
     given = torch.ones(1, 2, device="xla")
     assert torch.equal(scan_layers(layers, given).cpu(), layers[1](layers[0](given)).cpu())
