@@ -162,6 +162,19 @@ class CollectivePart:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedSpanPart:
+    """The spans of one `torch_xla.debug.profiler.Trace`, among the events that the profile contains.
+
+    `path` has the names from the outermost span to this one. Times include those of inner spans.
+    """
+
+    path: tuple[str, ...]
+    count: int
+    seconds: float
+    longest_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class LinkPart:
     """The bytes that moved over a link. Collectives are calculated for rings in the order of the ranks.
 
@@ -226,6 +239,7 @@ class ProfileDocument:
     operators: tuple[OperatorPart, ...]
     graphs: tuple[GraphPart, ...]
     collectives: tuple[CollectivePart, ...]
+    named_spans: tuple[NamedSpanPart, ...]  # inner spans after their outer span
     links: tuple[LinkPart, ...]  # the most bytes first
 
 
@@ -251,6 +265,7 @@ def profile_document(report: RunReport) -> ProfileDocument:
             CollectivePart(use.name, use.count, use.seconds, use.bytes, tuple(use.seconds_by_rank))
             for use in report.collectives
         ),
+        named_spans=tuple(copy_fields(NamedSpanPart, use) for use in report.named_spans),
         links=tuple(map(_link_part, report.topology.links)),
     )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from neurontools.profile import SourceLine
 from neurontools.profile.analysis import RunReport
 from neurontools.profile.analysis.memory import LineMemory
+from neurontools.profile.analysis.named_spans import NamedSpanUse
 from neurontools.profile.analysis.operators import (
     UNKNOWN_LINE,
     GraphUse,
@@ -70,6 +71,7 @@ def profile_page(report: RunReport, width: int, glyphs: Glyphs, most: int) -> Te
     for lines in (
         verdict_lines(report, width, glyphs),
         step_lines(report, width, glyphs),
+        named_span_lines(report, width, glyphs, most),
         rank_lines(report, width, glyphs),
         module_lines(report, width, glyphs, most),
         operator_lines(report, width, glyphs, most),
@@ -481,6 +483,34 @@ def collective_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line
         shown_text = f"straggler: rank {straggler.number} waits least in collectives ({ratio} of its time)"
         lines.append(text_line(shown_text, width, "warn"))
     return lines
+
+
+def named_span_lines(report: RunReport, width: int, glyphs: Glyphs, most: int) -> list[Line]:
+    """Draws the spans that the script names, inner ones indented below their outer one; [] if there are none."""
+    uses = report.named_spans
+    if not uses:
+        return []
+    columns = fitting_columns(_NAMED_SPAN_COLUMNS, width)
+    lines = [section_heading("Named spans", NAMED_SPAN_NOTE, width, glyphs), title_line(columns, width)]
+    lines += [row_line(columns, use, width) for use in uses[:most]]
+    if (rest := len(uses) - most) > 0:
+        lines.append(text_line(f"{glyphs.ellipsis} {counted(rest, 'more span')}", width, "dim"))
+    return lines
+
+
+NAMED_SPAN_NOTE = "by xp.Trace, all ranks; outer spans include their inner ones"
+
+
+def named_span_label(use: NamedSpanUse) -> str:
+    return "  " * use.depth + printable_name(use.path[-1])
+
+
+_NAMED_SPAN_COLUMNS: tuple[TableColumn[NamedSpanUse], ...] = (
+    count_column("COUNT", 10, 1, lambda use: use.count),
+    TableColumn("TIME", 10, 0, lambda use: duration_text(use.seconds)),
+    TableColumn("LONGEST", 10, 2, lambda use: duration_text(use.longest_seconds)),
+    TableColumn("NAME", 0, 0, named_span_label, True),
+)
 
 
 def link_lines(topology: Topology, width: int, glyphs: Glyphs, most: int) -> list[Line]:

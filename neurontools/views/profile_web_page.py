@@ -49,11 +49,13 @@ from neurontools.views.profile_charts import (
 )
 from neurontools.views.profile_report import (
     LINK_NOTE,
+    NAMED_SPAN_NOTE,
     OPERATOR_ORDERS,
     cached_text,
     category_text,
     flop_text,
     link_kind_text,
+    named_span_label,
     operator_label,
     place_label,
     place_text,
@@ -97,6 +99,7 @@ def profile_web_page(report: RunReport) -> str:
         *_operator_section(report),
         *_memory_section(report),
         *_collective_section(report),
+        *_named_span_section(report),
         *_link_section(report),
         *_graph_section(report),
         element("p", f"made by neuron-profile {__version__}", class_="dim"),
@@ -334,6 +337,23 @@ def _collective_section(report: RunReport) -> Iterator[Markup]:
             for use in report.collectives
         ],
     )
+
+
+def _named_span_section(report: RunReport) -> Iterator[Markup]:
+    if not report.named_spans:
+        return
+    yield element("h2", "Named spans")
+    yield element("p", NAMED_SPAN_NOTE, class_="dim")
+    rows: list[list[TableCell]] = [
+        [
+            (named_span_label(use).replace("  ", "\u2003"), "text"),
+            (count_text(use.count), ""),
+            (duration_text(use.seconds), ""),
+            (duration_text(use.longest_seconds), ""),
+        ]
+        for use in report.named_spans
+    ]
+    yield _table(["span", "count", "time", "longest"], rows)
 
 
 def _link_section(report: RunReport) -> Iterator[Markup]:

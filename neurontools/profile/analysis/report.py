@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from neurontools import catalog
 from neurontools.profile import ColumnTable, Engine, Profile, SourceLine, SpanKind, TrainingStep
 from neurontools.profile.analysis.memory import MemoryPeak, find_peak
+from neurontools.profile.analysis.named_spans import NamedSpanUse, sum_named_spans
 from neurontools.profile.analysis.operators import (
     GraphUse,
     ModuleUse,
@@ -142,6 +143,7 @@ class RunReport:
     line_ns_by_phase: dict[Phase, Counter[SourceLine | None]]  # nanoseconds of operators by phase and line
     graphs: tuple[GraphUse, ...]  # graphs in the order of their first steps
     collectives: tuple[CollectiveUse, ...]  # the longest first
+    named_spans: tuple[NamedSpanUse, ...]  # inner spans after their outer span
     topology: Topology
 
     @property
@@ -208,6 +210,7 @@ def build_report(profiles: Sequence[Profile]) -> RunReport:
         line_ns_by_phase=sums.ns_by_phase,
         graphs=graph_uses(profiles),
         collectives=sum_collectives(profiles),
+        named_spans=sum_named_spans(profiles),
         topology=find_topology(profiles),
     )
 

@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 
 from neurontools.profile import read_directory
+from neurontools.profile.analysis import build_report
+from neurontools.views.drawing.glyphs import UNICODE
+from neurontools.views.drawing.lines import plain_text
+from neurontools.views.profile_report import profile_page
 from tests.harness.profiled_scripts import WITH_PROFILER, output_of
 
 SCHEDULED = """
@@ -52,6 +56,7 @@ import torch_xla.debug.profiler as xp
 for number in range(3):
     with xp.StepTrace("train_step", step_num=number):
         with xp.Trace("forward_part"):
+            with xp.Trace("inner"): pass
             step()
 """
 MEMORY = """
@@ -170,8 +175,13 @@ def test_both_profiles_at_once_named_steps_and_a_snapshot_of_memory(tmp_path: Pa
     (profile,) = read_directory(tmp_path / "made")
     assert len(profile.steps) == 3 + 4 + 3 + 1
     assert sum(profile.executions.column("operator_count")) == len(profile.operator_ns)
-    names = [profile.names[span.name] for span in profile.spans]
-    assert names.count("train_step") == names.count("forward_part") == 3
+    uses = build_report([profile]).named_spans
+    paths = [("train_step",), ("train_step", "forward_part"), ("train_step", "forward_part", "inner")]
+    assert [(use.path, use.count) for use in uses] == [(path, 3) for path in paths]
+    assert uses[0].seconds >= uses[1].seconds >= uses[2].seconds
+    shown = [plain_text(line).rstrip() for line in profile_page(build_report([profile]), 100, UNICODE, 10).lines]
+    names = [line for line in shown if line.endswith(("s train_step", "s   forward_part", "s     inner"))]
+    assert [line.split()[-1] for line in names] == [path[-1] for path in paths]
 
     assert number_of("snapshot", printed) == number_of("reserved", printed)
     assert "Neuron Memory Summary, Device xla:0, NeuronCore 0\n" in printed
