@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from math import inf
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 import torch.distributed as dist
@@ -189,6 +190,7 @@ _stores: list[Any] = []
 _device_stores: list[Any] = []  # for each group, the store with the devices of its ranks
 _published: set[int] = set()  # numbers of the groups in whose store this rank has written its device
 _subgroups: dict[tuple[int, ...], int] = {}
+_owners: WeakValueDictionary[int, Any] = WeakValueDictionary()  # process groups of torch.distributed by group number
 
 
 def prefix_store_of_start(store: Any) -> Any:
@@ -196,15 +198,21 @@ def prefix_store_of_start(store: Any) -> Any:
     return dist.PrefixStore(f"neuron-start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
-def add_process_group(group: Any, store: Any) -> int:
-    """Adds a group and returns its number. `store` belongs to the group; the first one is the rendezvous store."""
+def add_process_group(group: Any, store: Any, owner: Any = None) -> int:
+    """Adds a group and returns its number. `store` belongs to the group; the first one is the rendezvous store.
+
+    `owner` is the process group of torch.distributed that uses the group, if there is one.
+    """
     if not _groups:
         _stores.append(store)
         _own_rank.append(int(group.rank()))
     _groups.append(group)
     _device_stores.append(dist.PrefixStore("neuron-device", store))
     _sizes.append(int(group.size()))
-    return len(_groups) - 1
+    number = len(_groups) - 1
+    if owner is not None:
+        _owners[number] = owner
+    return number
 
 
 @atexit.register
@@ -267,10 +275,11 @@ def ranks_of_group(number: int) -> tuple[int, ...]:
     members = next((ranks for ranks, each in _subgroups.items() if each == number), None)
     if members is not None:
         return members
-    for group, ranks in dist.distributed_c10d._world.pg_group_ranks.items():
-        if getattr(group, "number", None) == number:
-            return tuple(sorted(ranks, key=ranks.__getitem__))
-    return ()
+    owner = _owners.get(number)
+    try:
+        return () if owner is None else tuple(dist.get_process_group_ranks(owner))
+    except KeyError:  # the script has destroyed the group
+        return ()
 
 
 def ensure_world() -> int:

@@ -69,7 +69,7 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         store = prefix_store_of_start(store)
         gloo = dist.ProcessGroupGloo(dist.PrefixStore("neuron", store), rank, size, timeout)
         self._name = ""
-        self.number = add_process_group(gloo, store)  # gloo.py keeps the only reference to the group until exit
+        self.number = add_process_group(gloo, store, self)  # gloo.py keeps the only reference to the group until exit
 
     def _run(
         self, kind: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], reduction: str = "sum", root: int = 0

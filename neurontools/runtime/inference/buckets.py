@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from neurontools.runtime.inference.script_module import build_bucket_module, model_of, neuron_modules
 from neurontools.runtime.inference.structure import as_arguments
@@ -61,8 +62,8 @@ def bucket_model_trace(
 ) -> torch.jit.ScriptModule:
     """Traces a model for each of the `example_inputs`, and returns one module that chooses a model by its inputs.
 
-    `func` returns a model and its `input_output_aliases`. Raises what `trace` raises, and ValueError if the models
-    return different structures.
+    `func` returns a model and its `input_output_aliases`. Raises what `trace` raises, TypeError if `func` is a module
+    or returns something else, and ValueError if the models return different structures.
     """
     module = trace_buckets(
         func, example_inputs, bucket_config, compiler_workdir=compiler_workdir, compiler_args=compiler_args
@@ -85,7 +86,14 @@ def trace_buckets(
     models = []
     results = []
     for bucket, inputs in enumerate(example_inputs):
-        module, aliases = func(**bucket_config.keywords_of(bucket, len(example_inputs)))
+        keywords = bucket_config.keywords_of(bucket, len(example_inputs))
+        made = func if isinstance(func, nn.Module) else func(**keywords)
+        if not isinstance(made, (tuple, list)) or len(made) != 2:
+            raise TypeError(
+                f"torch_neuronx.bucket_model_trace: {type(made).__name__} is no pair of a model and its "
+                "input_output_aliases; pass a function that returns both, such as lambda: (model, {})"
+            )
+        module, aliases = made
         workdir = None if compiler_workdir is None else Path(compiler_workdir) / f"bucket_{bucket}"
         model, result = trace_model(
             module,

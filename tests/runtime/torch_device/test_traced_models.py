@@ -477,6 +477,9 @@ def test_a_bucket_model_chooses_by_the_shape(torch_neuronx: Any, tmp_path: Path)
         x = torch.rand(2, size)
         for result, expected in zip(loaded(x), Sum()(x), strict=True):
             torch.testing.assert_close(result, expected)
+    for wrong in (Sum(), Sum):
+        with pytest.raises(TypeError, match=r"bucket_model_trace: Sum is no pair .* such as lambda: \(model, {}\)"):
+            torch_neuronx.bucket_model_trace(wrong, [torch.rand(2, 4)], config)
     with pytest.raises(NotImplementedError, match="use input_output_aliases"):
         torch_neuronx.BucketModelConfig(bucket_kernel, shared_state_buffer=[])
 
