@@ -200,7 +200,7 @@ PLANTED = (
     script("plain", "reads the loss", body="print(loss.item())  # host-read"),
     script("plain", "ragged batches", loader=RAGGED, fault="recompile"),
     script("plain", "nonzero", body="torch.nonzero(value > 0)  # fallback"),
-    script("plain", "reads after the mark", body="xm.mark_step()\nkept.append(loss.item())  # read-after-step"),
+    script("plain", "reads after the mark", body="xm.mark_step()\nkept.append(loss.item())  # host-read"),
     script("plain", "two marks", body="xm.mark_step()  # two-executions\nkept = [loss * 2]"),
     script("accelerate", "reads the loss", body="kept.append(loss.item())  # host-read"),
     script("accelerate", "ragged batches", loader=RAGGED, fault="recompile"),

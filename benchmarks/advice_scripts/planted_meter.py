@@ -11,7 +11,7 @@ class AverageMeter:
         self.total, self.count = 0.0, 0
 
     def update(self, value):
-        self.total += value.item()  # read-after-step
+        self.total += value.item()  # host-read
         self.count += 1
 
 

@@ -16,6 +16,7 @@ from neurontools.estimate.counted_run import CountedRun, EstimateError
 from neurontools.estimate.estimate import StepTime, step_time
 from neurontools.estimate.instances import InstanceHardware
 from neurontools.estimate.report import dollars
+from neurontools.profile.analysis.verdict import RunVerdict
 from neurontools.util.terminal import escape_controls
 from neurontools.util.units import duration_text
 
@@ -101,7 +102,8 @@ class CallSite:
     """The events of one kind that were counted at one line of the script.
 
     `count` is the number of events; `steps` is the number of training steps in which they occurred. `late_steps` has
-    the numbers of the latest steps in which a graph was new, if `event` is a new graph after the warm-up.
+    the numbers of the latest steps in which a graph was new, if `event` is a new graph after the warm-up. `seconds` is
+    the time of the events; 0 if they have no duration.
     """
 
     event: str
@@ -110,6 +112,7 @@ class CallSite:
     count: int
     steps: int
     late_steps: tuple[int, ...] = ()
+    seconds: float = 0.0
 
     @property
     def text(self) -> str:
@@ -121,12 +124,11 @@ class CallSite:
 class RunFacts:
     """The input of the rules: counters and modelled step time of the rank with the most FLOPs.
 
-    `rank` is the entry of this rank in neuron-run's JSON summary; `ranks` has those of all ranks.
+    `rank` is the entry of this rank in neuron-run's JSON summary.
     """
 
     run: CountedRun
     rank: Mapping[str, Any]
-    ranks: tuple[Mapping[str, Any], ...]
     hardware: InstanceHardware
     step: StepTime
     call_sites: tuple[CallSite, ...]
@@ -140,8 +142,8 @@ class RunFacts:
         except EstimateError:
             return None
         rank = max(document["ranks"], key=lambda each: each.get("flop_total") or 0)
-        sites = tuple(_parse_call_sites(rank.get("places")))
-        return cls(run, rank, tuple(document["ranks"]), hardware, step_time(run, hardware), sites)
+        sites = tuple(parse_call_sites(rank.get("places")))
+        return cls(run, rank, hardware, step_time(run, hardware), sites)
 
     def counter(self, name: str) -> float:
         """Returns the rank's value of a counter; 0 if it is missing."""
@@ -165,7 +167,7 @@ class RunFacts:
         return host / whole if whole else 0.0
 
 
-def _parse_call_sites(entries: Any) -> list[CallSite]:
+def parse_call_sites(entries: Any) -> list[CallSite]:
     """Returns the valid call sites, most training steps first; skips malformed entries."""
     sites = []
     for entry in entries if isinstance(entries, list) else ():
@@ -173,7 +175,9 @@ def _parse_call_sites(entries: Any) -> list[CallSite]:
             count = int(entry["count"])
             steps = int(entry.get("steps", count))
             late_steps = tuple(map(int, entry.get("late_steps") or ()))
-            sites.append(CallSite(str(entry["what"]), str(entry["file"]), int(entry["line"]), count, steps, late_steps))
+            seconds = float(entry.get("seconds") or 0.0)
+            what, file, line = str(entry["what"]), str(entry["file"]), int(entry["line"])
+            sites.append(CallSite(what, file, line, count, steps, late_steps, seconds))
         except (KeyError, TypeError, ValueError):
             continue
     return sorted(sites, key=lambda site: (-site.steps, -site.count))
@@ -185,9 +189,12 @@ _TITLES = {
 }
 
 
-def format_advice(found: Sequence[Advice], limit: int | None = None) -> str:
-    """Formats the first `limit` pieces of advice. If `limit` is None, formats all of them, with their sources."""
-    lines: list[str] = []
+def format_advice(found: Sequence[Advice], limit: int | None = None, verdict: RunVerdict | None = None) -> str:
+    """Formats the first `limit` pieces of advice, below the verdict if there is one.
+
+    If `limit` is None, formats all advice, with its sources.
+    """
+    lines = [] if verdict is None else _wrap(f"verdict: {escape_controls(verdict.text)}", "  ")
     shown = found[:limit]
     for truth, title in _TITLES.items():
         group = [each for each in shown if each.truth is truth]
@@ -211,8 +218,8 @@ def _advice_lines(each: Advice, *, with_source: bool) -> list[str]:
         paragraphs.append(f"    what if (estimate): {each.saving.text}")
     if with_source:
         paragraphs.append(f"    source: {each.source}")
-    return [
-        line
-        for paragraph in paragraphs
-        for line in textwrap.wrap(paragraph, _LINE_WIDTH, subsequent_indent="      ", break_on_hyphens=False)
-    ]
+    return [line for paragraph in paragraphs for line in _wrap(paragraph, "      ")]
+
+
+def _wrap(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, _LINE_WIDTH, subsequent_indent=indent, break_on_hyphens=False)

@@ -6,31 +6,22 @@ Each docstring states when the rule applies. `_RULES` at the end lists all rules
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from neurontools.estimate.advice import Advice, EffectBasis, RunFacts, Truth
 from neurontools.estimate.calibration import LAUNCH_SECONDS
 from neurontools.estimate.inference_rules import INFERENCE_RULES, find_inference_advice
 from neurontools.estimate.savings import COLLECTIVE_SECONDS, find_saving
-from neurontools.profile.analysis.verdict import (
-    CONSTANT_SHAPES,
-    LARGER_EXECUTIONS,
-    LEAST_ACTION_RATIO,
-    LOAD_AHEAD,
-    READ_SELDOM,
-    READS_PER_STEP,
-    STEPS_PER_LATE_GRAPH,
-    goes_on,
-)
-from neurontools.util.units import duration_text, iec_bytes_text
+from neurontools.estimate.summary_evidence import summary_verdict
+from neurontools.profile.analysis.verdict import LARGER_EXECUTIONS, READS_PER_STEP, Cause
+from neurontools.util.units import duration_text, iec_bytes_text, percent_text
 
 LEAST_STEPS = 10
 """A run with fewer steps gets no advice, because it is too short to show a steady state."""
 
 
 _HALF_OF_STEPS = READS_PER_STEP  # an event in more than this share of the steps belongs to training, not to evaluations
-_RECOMPILE_LEAST_GRAPHS = 3
 _MOST_EXECUTIONS_PER_BATCH = 1.5
 _MOST_BATCHES_PER_EXECUTION = 1.5
 _SHORT_EXECUTION_SECONDS = 40e-3  # measured host time to execute one training graph
@@ -38,9 +29,6 @@ _HOST_BOUND_RATIO = 0.3
 _FALLBACK_PREFIX = "fallback "
 _FLOAT32_LEAST_SHARE = 0.5
 _FLOAT32_LEAST_COMPUTE_RATIO = 0.3
-_LOADER_WAIT_LEAST_SECONDS = 20e-3  # least wait for batches per step; a busy CPU alone can cause shorter waits
-_IMBALANCE_RATIO = 1.5
-_IMBALANCE_LEAST_SECONDS = 20e-3  # a busy CPU alone can cause smaller differences between ranks
 _MOST_COLLECTIVES_PER_STEP = 20
 _SMALL_COLLECTIVE_BYTES = 2**20
 _MEMORY_GROWTH_RATIO = 0.05
@@ -50,77 +38,6 @@ _CHECKPOINT_RATIO = 0.05
 _CHECKPOINT_LEAST_SECONDS = 1.0
 _OUTSIDE_LOOP_RATIO = 0.5
 _OUTSIDE_LOOP_LEAST_SECONDS = 30.0  # time that imports and loading a model can normally take
-
-
-def _recompile(facts: RunFacts) -> Advice | None:
-    """Applies if one line makes at least three new graphs, and more than one per 50 steps.
-
-    The threshold tolerates the few graphs that evaluations add. Graphs also have to be new in the second half of the
-    steps: a loader with a few sizes of batches (buckets) has shown all of them by then.
-    """
-    site = max(facts.call_sites_of("graph"), key=lambda each: each.count, default=None)
-    late_graphs = 0 if site is None else site.count
-    if late_graphs < _RECOMPILE_LEAST_GRAPHS or late_graphs * STEPS_PER_LATE_GRAPH <= facts.run.steps_total:
-        return None
-    if site is not None and site.late_steps and not goes_on(site.late_steps, facts.run.steps_total):
-        return None
-    changes = facts.rank.get("graph_changes") or []
-    changed = f"; in the last one {changes[-1]}" if changes else ""
-    return Advice(
-        rule="recompile",
-        truth=Truth.SCRIPT,
-        measured=f"{late_graphs} new graphs after the fifth step of {facts.run.steps_total}{changed}",
-        place=None if site is None else site.text,
-        fix=f"{CONSTANT_SHAPES}; keep changing numbers in tensors",
-        effect="each new graph is compiled once per cache, which takes minutes on hardware",
-        effect_is=EffectBasis.DOCUMENTED,
-        source="Neuron's guide to training with PyTorch; PyTorch/XLA's troubleshooting guide",
-        lost_ratio=1.0,
-    )
-
-
-def _host_read(facts: RunFacts) -> Advice | None:
-    """Applies if the host reads tensor values (.item(), print, if) in more than half of the steps.
-
-    All reads of an evaluation between two steps count as reads in one step.
-    """
-    sites = facts.call_sites_of("read")
-    if sum(site.steps for site in sites) <= _HALF_OF_STEPS * facts.run.steps_total:
-        return None
-    reads = sum(site.count for site in sites)
-    return Advice(
-        rule="host-read",
-        truth=Truth.SCRIPT,
-        measured=f"the host read a value {reads} times in {facts.run.steps_total} steps, and waited for the device",
-        place=sites[0].text,
-        fix=READ_SELDOM,
-        effect="the host traces ahead of the device again, and batches_per_execution above 1 becomes possible",
-        effect_is=EffectBasis.DOCUMENTED,
-        source="PyTorch/XLA's metrics analysis (0.5 a step); Neuron's guide to training with PyTorch",
-        lost_ratio=0.9 * facts.host_ratio + 0.01,
-    )
-
-
-def _read_after_step(facts: RunFacts) -> Advice | None:
-    """Applies if the host reads results of executed graphs in more than half of the steps, outside of step closures.
-
-    All reads of an evaluation between two steps count as reads in one step.
-    """
-    sites = [site for site in facts.call_sites_of("result read") if site.steps > _HALF_OF_STEPS * facts.run.steps_total]
-    if not sites:
-        return None
-    return Advice(
-        rule="read-after-step",
-        truth=Truth.SCRIPT,
-        measured=f"the host read a result {sites[0].count} times in {facts.run.steps_total} steps; on hardware each "
-        "read waits for the device",
-        place=sites[0].text,
-        fix=READ_SELDOM,
-        effect="the host traces the next step while the device executes this one",
-        effect_is=EffectBasis.DOCUMENTED,
-        source="PyTorch/XLA's metrics analysis (0.5 a step); Neuron's guide to training with PyTorch",
-        lost_ratio=0.5 * facts.host_ratio + 0.01,
-    )
 
 
 def _two_executions(facts: RunFacts) -> Advice | None:
@@ -239,57 +156,6 @@ def _optimizer_on_host(facts: RunFacts) -> Advice | None:
         effect_is=EffectBasis.COUNTED,
         source="PyTorch's documentation of torch.optim",
         lost_ratio=0.2,
-    )
-
-
-def _loader_wait(facts: RunFacts) -> Advice | None:
-    """Applies if steps wait for batches at least 10% of the training time on this CPU, and at least 20 ms per step.
-
-    Omits the share of the wait for which other processes kept the CPUs busy, as it was in the whole training.
-    """
-    training = facts.counter("training_seconds")
-    delayed_ratio = min(1.0, facts.counter("training_run_delay_seconds") / training) if training else 0.0
-    waited = facts.counter("loader_wait_seconds") * (1 - delayed_ratio)
-    least_seconds = max(LEAST_ACTION_RATIO * training, _LOADER_WAIT_LEAST_SECONDS * facts.run.steps_total)
-    if not training or waited < least_seconds:
-        return None
-    return Advice(
-        rule="loader-wait",
-        truth=Truth.CPU,
-        measured=f"steps waited {duration_text(waited)} of {duration_text(training)} for batches",
-        place=facts.main_call_site("input"),
-        fix=f"{LOAD_AHEAD}; compute once what is the same in each epoch",
-        effect="at most the time waited; 0.6% with synthetic data",
-        effect_is=EffectBasis.GUESS,
-        source="xprof's threshold (10% of a step); the ViT article, step 2",
-        lost_ratio=min(waited / training, 1.0) / 2,
-    )
-
-
-def _load_imbalance(facts: RunFacts) -> Advice | None:
-    """Applies if the work of a step, without collectives, takes one rank 1.5 times and 20 ms more than another."""
-    seconds_by_rank = {
-        int(rank.get("rank") or 0): (training - (rank.get("collective_seconds") or 0.0)) / rank["steps_total"]
-        for rank in facts.ranks
-        if (training := rank.get("training_seconds")) and rank.get("steps_total")
-    }
-    if len(seconds_by_rank) < 2:
-        return None
-    slow, fast = (choose(seconds_by_rank, key=seconds_by_rank.__getitem__) for choose in (max, min))
-    longest, shortest = seconds_by_rank[slow], max(0.0, seconds_by_rank[fast])
-    if longest < max(_IMBALANCE_RATIO * shortest, shortest + _IMBALANCE_LEAST_SECONDS):
-        return None
-    return Advice(
-        rule="load-imbalance",
-        truth=Truth.CPU,
-        measured=f"a step is {duration_text(longest)} of work for rank {slow}, and {duration_text(shortest)} for rank "
-        f"{fast}, which waits",
-        place=None,
-        fix="give all ranks equal batches: DistributedSampler, drop_last=True; do extra work on all ranks or on none",
-        effect="at most the time waited",
-        effect_is=EffectBasis.GUESS,
-        source="SageMaker's rule LoadBalancing (50%)",
-        lost_ratio=(longest - shortest) / longest / 2,
     )
 
 
@@ -474,17 +340,74 @@ def _deprecated_variable(facts: RunFacts) -> Advice | None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _CauseAdvice:
+    """The part of a piece of advice that its cause does not have: where the fix takes effect, and how much.
+
+    The lost ratio is the sum of `lost_ratio` and of shares of the estimated host ratio and of the cause's ratio.
+    """
+
+    truth: Truth
+    effect: str
+    effect_is: EffectBasis
+    source: str
+    lost_ratio: float = 0.0
+    of_host_ratio: float = 0.0
+    of_cause_ratio: float = 0.0
+
+    def of(self, facts: RunFacts, cause: Cause) -> Advice:
+        return Advice(
+            rule=cause.rule,
+            truth=self.truth,
+            measured=f"{percent_text(cause.ratio, 1)} of a step: {cause.text}",
+            place=None if cause.place is None else str(cause.place),
+            fix=cause.next_step,
+            effect=self.effect,
+            effect_is=self.effect_is,
+            source=self.source,
+            lost_ratio=self.lost_ratio + self.of_host_ratio * facts.host_ratio + self.of_cause_ratio * cause.ratio,
+        )
+
+
+_CAUSE_RULES = {
+    "recompile": _CauseAdvice(
+        Truth.SCRIPT,
+        "each new graph is compiled once per cache, which takes minutes on hardware",
+        EffectBasis.DOCUMENTED,
+        "Neuron's guide to training with PyTorch; PyTorch/XLA's troubleshooting guide",
+        lost_ratio=1.0,
+    ),
+    "host-read": _CauseAdvice(
+        Truth.SCRIPT,
+        "the host traces ahead of the device again, and batches_per_execution above 1 becomes possible",
+        EffectBasis.DOCUMENTED,
+        "PyTorch/XLA's metrics analysis (0.5 a step); Neuron's guide to training with PyTorch",
+        lost_ratio=0.01,
+        of_host_ratio=0.9,
+    ),
+    "loader-wait": _CauseAdvice(
+        Truth.CPU,
+        "at most the time waited; 0.6% with synthetic data",
+        EffectBasis.GUESS,
+        "xprof's threshold (10% of a step); the ViT article, step 2",
+        of_cause_ratio=0.5,
+    ),
+    "load-imbalance": _CauseAdvice(
+        Truth.CPU,
+        "at most the time waited",
+        EffectBasis.GUESS,
+        "SageMaker's rule LoadBalancing (50%)",
+        of_cause_ratio=0.5,
+    ),
+}
+"""The rules that are causes of the verdict, which decides whether they apply."""
+
 _RULES: dict[str, Callable[[RunFacts], Advice | None]] = {
-    "recompile": _recompile,
-    "host-read": _host_read,
-    "read-after-step": _read_after_step,
     "two-executions": _two_executions,
     "batches-per-execution": _batches_per_execution,
     "fallback": _fallback,
     "float32": _float32,
     "optimizer-on-host": _optimizer_on_host,
-    "loader-wait": _loader_wait,
-    "load-imbalance": _load_imbalance,
     "small-collectives": _small_collectives,
     "memory-growth": _memory_growth,
     "hbm-headroom": _hbm_headroom,
@@ -495,8 +418,7 @@ _RULES: dict[str, Callable[[RunFacts], Advice | None]] = {
     "idle-cores": _idle_cores,
     "deprecated-variable": _deprecated_variable,
 }
-_READ_RULES = ("host-read", "read-after-step")  # redundant at a line that torch.save makes slow
-RULES = (*_RULES, *INFERENCE_RULES)
+RULES = (*_CAUSE_RULES, *_RULES, *INFERENCE_RULES)
 """The names of all rules of advice."""
 
 
@@ -517,7 +439,11 @@ def find_advice(
         rules = [rule for name, rule in _RULES.items() if name not in ignored]
         found = [advice for rule in rules if (advice := rule(facts)) is not None]
         saves = {advice.place for advice in found if advice.rule == "checkpoint-cost"} - {None}
-        found = [each for each in found if each.rule not in _READ_RULES or each.place not in saves]
+        verdict = summary_verdict(document)
+        causes = () if verdict is None else verdict.causes
+        found += [_CAUSE_RULES[each.rule].of(facts, each) for each in causes if each.rule and each.rule not in ignored]
+        # A save reads the tensors that it writes, so a read at its line is not a second fault.
+        found = [each for each in found if each.rule != "host-read" or each.place not in saves]
         if predicts_savings:
             found = [replace(advice, saving=find_saving(advice.rule, facts)) for advice in found]
     return sorted(found, key=lambda advice: -advice.lost_ratio)

@@ -70,7 +70,6 @@ _SECONDS: dict[str, Callable[[RunFacts], Interval | None]] = {
     "batches-per-execution": _of_change(WhatIfKind.BATCHES_PER_EXECUTION),
     "two-executions": _fewer_executions,
     "host-read": _overlap,
-    "read-after-step": _overlap,
     "loader-wait": _per_step("loader_wait_seconds"),
     "checkpoint-cost": _per_step("save_seconds"),
     "small-collectives": lambda facts: COLLECTIVE_SECONDS * facts.run.collectives,

@@ -9,6 +9,7 @@ moves elements. The compiler may choose another engine.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
@@ -176,6 +177,37 @@ def script_line(stack: tuple[SourceLine, ...]) -> SourceLine | None:
     If no line belongs to the script, returns the innermost line. Returns None for an empty stack.
     """
     return next((line for line in stack if not line.is_package), stack[0] if stack else None)
+
+
+PACKAGE_DIRECTORIES = ("/site-packages/", "/dist-packages/")  # of any environment: torch may lie in another one
+
+LOOP_PACKAGES = frozenset({"transformers", "accelerate", "lightning", "pytorch_lightning", "lightning_fabric", "trl"})
+"""Packages that run the training loop themselves, so that what they do in a step is not written in the script."""
+
+
+def loop_package(file: str, *, with_models: bool = True) -> str | None:
+    """Returns the name of the package in `LOOP_PACKAGES` to which a file belongs; None if there is none.
+
+    Without `with_models`, the result is also None for the models of transformers, which a loop of the script may call.
+    """
+    for directory in PACKAGE_DIRECTORIES:
+        _, found, rest = file.rpartition(directory)
+        if found:
+            name = rest.partition("/")[0]
+            is_model = name == "transformers" and not rest.startswith("transformers/trainer")
+            return name if name in LOOP_PACKAGES and (with_models or not is_model) else None
+    return None
+
+
+def caller_package(stack: Sequence[SourceLine], *, with_models: bool = False) -> str | None:
+    """Returns the loop package inside of the script's innermost line on a stack; None if there is none."""
+    for line in stack:
+        if not line.is_package:
+            return None
+        package = loop_package(line.file, with_models=with_models)
+        if package is not None:
+            return package
+    return None
 
 
 @dataclass(frozen=True, slots=True)

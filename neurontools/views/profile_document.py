@@ -13,12 +13,13 @@ from typing import Any
 
 from neurontools.profile import SourceLine
 from neurontools.profile.analysis import RunReport
+from neurontools.profile.analysis.evidence import profile_evidence
 from neurontools.profile.analysis.memory import MemoryPeak
 from neurontools.profile.analysis.operators import GraphUse, OperatorUse
 from neurontools.profile.analysis.report import RankReport
 from neurontools.profile.analysis.steps import NS_PER_SECOND, SlowStep, TimeSplit
 from neurontools.profile.analysis.topology import LinkKind, LinkUse, RankPlace
-from neurontools.profile.analysis.verdict import Bound, find_verdict
+from neurontools.profile.analysis.verdict import Bound, RunVerdict, find_verdict
 from neurontools.profile.definitions import ENGINE_NAMES, Phase
 from neurontools.util.formats import copy_fields, csv_line, foreign_cell, json_text
 
@@ -254,7 +255,7 @@ def profile_document(report: RunReport) -> ProfileDocument:
         steps_total=report.step_count,
         flop_total=report.flops,
         waited_for_rank=None if straggler is None else straggler.number,
-        verdict=_verdict_part(report),
+        verdict=verdict_part(find_verdict(profile_evidence(report))),
         split=_split_part(report.split),
         seconds_by_phase=_named_seconds(report.seconds_by_phase),
         ranks=tuple(map(_rank_part, report.ranks, report.topology.ranks)),
@@ -280,8 +281,7 @@ def line_text(place: SourceLine | None) -> str | None:
     return None if place is None else str(place)
 
 
-def _verdict_part(report: RunReport) -> VerdictPart | None:
-    verdict = find_verdict(report)
+def verdict_part(verdict: RunVerdict | None) -> VerdictPart | None:
     if verdict is None:
         return None
     causes = tuple(

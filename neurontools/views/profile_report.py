@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from neurontools.profile import SourceLine
 from neurontools.profile.analysis import RunReport
+from neurontools.profile.analysis.evidence import profile_evidence
 from neurontools.profile.analysis.memory import LineMemory
 from neurontools.profile.analysis.named_spans import NamedSpanUse
 from neurontools.profile.analysis.operators import (
@@ -23,7 +24,7 @@ from neurontools.profile.analysis.operators import (
 from neurontools.profile.analysis.report import CollectiveUse, RankReport
 from neurontools.profile.analysis.steps import SlowStep
 from neurontools.profile.analysis.topology import LinkKind, LinkUse, Place, Topology
-from neurontools.profile.analysis.verdict import find_verdict
+from neurontools.profile.analysis.verdict import RunVerdict, find_verdict
 from neurontools.profile.definitions import ENGINE_NAMES, Phase
 from neurontools.util.terminal import escape_controls
 from neurontools.util.units import (
@@ -69,7 +70,7 @@ def profile_page(report: RunReport, width: int, glyphs: Glyphs, most: int) -> Te
     """Draws all sections of the report. Tables have at most `most` rows, except those of ranks and collectives."""
     page = TextPage(title_lines(report, width))
     for lines in (
-        verdict_lines(report, width, glyphs),
+        verdict_lines(find_verdict(profile_evidence(report)), width, glyphs),
         step_lines(report, width, glyphs),
         named_span_lines(report, width, glyphs, most),
         rank_lines(report, width, glyphs),
@@ -173,12 +174,11 @@ _LINK_TEXTS = {
 }
 
 
-def verdict_lines(report: RunReport, width: int, glyphs: Glyphs) -> list[Line]:
+def verdict_lines(verdict: RunVerdict | None, width: int, glyphs: Glyphs) -> list[Line]:
     """Draws the verdict: the causes of the duration of a step with their shares, lines and next steps."""
-    verdict = find_verdict(report)
     if verdict is None:
         return []
-    note = f"{percent_text(verdict.ratio, 0)} of {'a step' if report.has_steps else 'the time'}"
+    note = f"{percent_text(verdict.ratio, 0)} of {verdict.unit}"
     lines = [section_heading(f"Verdict: {verdict.bound}", note, width, glyphs)]
     for each in verdict.causes:
         place = "" if each.place is None else f" ({place_label(each.place)})"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from neurontools.profile import Profile
 from neurontools.profile.analysis import RunReport
+from neurontools.profile.analysis.evidence import profile_evidence
 from neurontools.profile.analysis.memory import levels_over_time
 from neurontools.profile.analysis.operators import (
     OperatorUse,
@@ -135,7 +136,7 @@ def _title_section(report: RunReport, script: str) -> Iterator[Markup]:
 
 
 def _verdict_section(report: RunReport) -> Iterator[Markup]:
-    verdict = find_verdict(report)
+    verdict = find_verdict(profile_evidence(report))
     if verdict is None:
         return
     yield element("h2", f"Verdict: {verdict.bound}")
@@ -149,7 +150,7 @@ def _verdict_section(report: RunReport) -> Iterator[Markup]:
         )
         for each in verdict.causes
     ]
-    yield _table(("share", "time of a step" if report.has_steps else "time", "cause", "line", "next step"), rows)
+    yield _table(("share", "time of a step" if verdict.has_steps else "time", "cause", "line", "next step"), rows)
 
 
 def _step_section(report: RunReport) -> Iterator[Markup]:

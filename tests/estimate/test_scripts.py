@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from neurontools.estimate.rules import RULES
+from neurontools.profile import read_directory
+from neurontools.profile.analysis import build_report
+from neurontools.profile.analysis.evidence import profile_evidence
+from neurontools.profile.analysis.verdict import find_verdict
 from tests.harness.neuron_run import neuron_run, summary_of
 from tests.harness.training_scripts import BEGINNING, LOOP, TRAINED
 
@@ -53,20 +57,27 @@ class SlowState:
 for value, target in pl.MpDeviceLoader(DataLoader(SlowRows(), batch_size=4), device):  # loader-wait outside-loop
     loss = step(value, target)
     xm.mark_step()
-    print(loss.item())  # read-after-step
+    print(loss.item())  # host-read
 torch.save(SlowState(), 'checkpoint.pt')  # checkpoint-cost
 """
 
 
 def check(directory: Path, script: str, rules: set[str], *options: str, **environment: str) -> None:
-    """These rules speak of a script, and those named at the end of a line name that line."""
-    document = summary_of(directory, script, *options, **environment)
+    """These rules speak of a script, and those named at the end of a line name that line, as its profile does."""
+    document = summary_of(directory, script, *options, "--profile", "made", **environment)
     found = {each["rule"]: each for each in document["advice"]}
     for number, line in enumerate(script.splitlines(), 1):
         for rule in set(line.partition("  # ")[2].split()) & set(RULES):
             rules = rules | {rule}
             assert found[rule]["place"].endswith(f"script.py:{number}"), found[rule]
     assert rules <= found.keys(), document
+    profiled = find_verdict(profile_evidence(build_report(read_directory(directory / "made"))))
+    assert profiled is not None
+    large = [cause for cause in profiled.causes if cause.part != "execute" and (cause.next_step or cause.ratio > 0.05)]
+    counted = {(cause["text"], cause["line"], cause["next_step"]): cause for cause in document["verdict"]["causes"]}
+    for cause in large:
+        same = counted[cause.text, str(cause.place) if cause.place else None, cause.next_step or None]
+        assert same["ratio"] == pytest.approx(cause.ratio, abs=0.02)
 
 
 def test_faults_of_a_script_are_found_at_their_lines(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from neurontools import catalog
 from neurontools.profile import ColumnTable, Engine, Profile, ProfileState, Span, SpanKind, SpanTotal, TrainingStep
 from neurontools.profile.analysis import build_report
 from neurontools.profile.analysis.comparison import compare
+from neurontools.profile.analysis.evidence import profile_evidence
 from neurontools.profile.analysis.memory import levels_over_time
 from neurontools.profile.analysis.operators import FlameFrame, build_flame_tree, largest_uses, seconds_by_engine
 from neurontools.profile.analysis.report import latest_run
@@ -183,7 +184,7 @@ def waiting_and_reading(profile: Profile) -> Profile:
 
 def test_the_verdict_has_each_cause_with_its_share_its_line_and_its_next_step() -> None:
     report = build_report([waiting_and_reading(each) for each in trained(10, 3, slow_rank=2)])
-    verdict = find_verdict(report)
+    verdict = find_verdict(profile_evidence(report))
     assert verdict is not None
     ratios = [each.ratio for each in verdict.causes]
     assert ratios == sorted(ratios, reverse=True)
@@ -202,11 +203,11 @@ def test_the_verdict_has_each_cause_with_its_share_its_line_and_its_next_step() 
     step_ns = STEP_NS + 300_000 + INPUT_NS
     assert shares["waiting"] == pytest.approx((100_000 + INPUT_NS) / step_ns)
     assert verdict.bound is Bound.INPUT
-    plain = find_verdict(build_report(trained()))
+    plain = find_verdict(profile_evidence(build_report(trained())))
     assert plain is not None
     assert plain.bound is Bound.COMPUTE
     without_time = replace(trained()[0], steps=ColumnTable(TrainingStep), state=ProfileState())
-    assert find_verdict(build_report([without_time])) is None
+    assert find_verdict(profile_evidence(build_report([without_time]))) is None
 
 
 def test_mfu_is_of_the_peak_of_the_logical_cores() -> None:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic, time_ns
 from types import FrameType
@@ -230,14 +231,19 @@ def _print_advice(given: dict[str, str], document: dict[str, Any]) -> None:
         return
     from neurontools.estimate.advice import format_advice
     from neurontools.estimate.rules import find_advice
+    from neurontools.estimate.summary_evidence import summary_verdict
+    from neurontools.views.profile_document import verdict_part
 
+    verdict = summary_verdict(document)
+    part = verdict_part(verdict)
+    document["verdict"] = None if part is None else asdict(part)
     found = find_advice(document, _ignored_rules(given))
     document["advice"] = [each.document() for each in found]
-    text = format_advice(found, None if "advise" in given else _MOST_ADVICE)
-    if text and ("advise" in given or "quiet" not in given):
+    text = format_advice(found, None if "advise" in given else _MOST_ADVICE, verdict)
+    if found and ("advise" in given or "quiet" not in given):
         write_stderr_lines("\n" + text.rstrip("\n"))
     elif "advise" in given:
-        write_stderr_lines("\nadvice: nothing found, or fewer than ten steps")
+        write_stderr_lines(f"\n{text}advice: nothing found, or fewer than ten steps")
 
 
 def _ignored_rules(given: dict[str, str]) -> frozenset[str]:

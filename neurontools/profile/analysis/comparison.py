@@ -8,6 +8,7 @@ from enum import Enum
 from operator import attrgetter
 
 from neurontools.profile import Engine, SourceLine
+from neurontools.profile.analysis.evidence import profile_evidence
 from neurontools.profile.analysis.operators import GraphUse, OperatorUse
 from neurontools.profile.analysis.report import RankReport, RunReport
 from neurontools.profile.analysis.verdict import Cause, find_verdict
@@ -107,7 +108,7 @@ def compare(a: RunReport, b: RunReport) -> Comparison:
 
 
 def _followed_advice(a: RunReport, b: RunReport) -> tuple[FollowedAdvice, ...]:
-    verdict = find_verdict(a)
+    verdict = find_verdict(profile_evidence(a))
     if verdict is None or not (a.has_steps and b.has_steps):
         return ()
     before, after = (

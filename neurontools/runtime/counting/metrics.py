@@ -11,8 +11,8 @@ from threading import get_ident
 from types import FrameType
 
 from neurontools.model.execution import bucket_index, bucket_seconds
-from neurontools.profile.definitions import SourceLine
-from neurontools.runtime.profiling.script_files import is_outside_script, loop_package
+from neurontools.profile.definitions import SourceLine, caller_package, loop_package
+from neurontools.runtime.profiling.script_files import is_outside_script
 
 
 @dataclass(slots=True)
@@ -168,9 +168,9 @@ class CallSiteCounter:
     """Counts events, such as fallbacks, by the line of the script that causes them. Any thread may count.
 
     `counts` has at most 256 call sites. Events at further call sites are not counted. For each call site, `steps` has
-    the number of training steps with an event there. `step` is the number of the current training step. For the lines
-    that make new graphs after the warm-up, `late_steps` has the numbers of the latest such steps.
-
+    the number of training steps with an event there, and `seconds` the time of events that have a duration. `step` is
+    the number of the current training step. For the lines that make new graphs after the warm-up, `late_steps` has the
+    numbers of the latest such steps.
 
     Finding the line takes one to two microseconds, so count only events that happen a few times per step.
     """
@@ -178,6 +178,7 @@ class CallSiteCounter:
     def __init__(self) -> None:
         self.counts: Counter[CallSite] = Counter()
         self.steps: Counter[CallSite] = Counter()
+        self.seconds: dict[CallSite, float] = {}
         self.step = 0
         self._closure_threads: set[int] = set()
         self.late_steps: dict[CallSite, deque[int]] = {}
@@ -196,20 +197,23 @@ class CallSiteCounter:
         finally:
             self._closure_threads.discard(get_ident())
 
-    def count_call(self, cause: str, lines: Sequence[SourceLine] | None = None, *, names_package: bool = False) -> None:
+    def count_call(
+        self, cause: str, lines: Sequence[SourceLine] | None = None, *, names_package: bool = False
+    ) -> CallSite | None:
         """Counts an event for the script's line on the call stack, or for that in `lines`, innermost first.
 
-        Does nothing if there is no such line. With `names_package`, an event that a package that runs the training loop
-        causes has a cause of its own, such as "library read by transformers".
+        Returns the call site. Does nothing and returns None if there is no such line. With `names_package`, an event
+        that a package that runs the training loop causes has a cause of its own, such as "library read by
+        transformers".
         """
         own = next((at for at, line in enumerate(lines or ()) if not line.is_package), None)
         if lines and own is not None:
-            package = loop_package(lines[own - 1].file, with_models=False) if own else None
+            package = caller_package(lines)
             file, number = lines[own].file, lines[own].line
         else:
             frame, package = _script_frame(sys._getframe(1))  # noqa: SLF001  (documented; cheaper than `inspect`)
             if frame is None:
-                return
+                return None
             file, number = frame.f_code.co_filename, frame.f_lineno
         full_cause = cause if package is None or not names_package else f"{LIBRARY_PREFIX}{cause} by {package}"
         call_site = (full_cause, file, number)
@@ -220,6 +224,12 @@ class CallSiteCounter:
                 self.steps[call_site] += 1
                 if cause == LATE_GRAPH:
                     self.late_steps.setdefault(call_site, deque(maxlen=_MOST_LATE_STEPS)).append(self.step)
+        return call_site
+
+    def add_seconds(self, call_site: CallSite | None, seconds: float) -> None:
+        """Adds the duration of an event to the call site that `count_call` returned for it."""
+        if call_site is not None and call_site in self.counts:
+            self.seconds[call_site] = self.seconds.get(call_site, 0.0) + seconds
 
 
 def _script_frame(frame: FrameType | None) -> tuple[FrameType | None, str | None]:

@@ -82,10 +82,12 @@ class StepClock:
     def is_open(self, part: int) -> bool:
         return any(entry[0] == part for entry in tuple(self._open.values()))
 
-    def close(self, entry: Entry, at_seconds: float) -> None:
+    def close(self, entry: Entry, at_seconds: float) -> float:
+        """Closes a part. Returns the seconds that were charged to it."""
         part, began_seconds, charged_before = entry
-        self.charge(part, at_seconds - began_seconds, charged_before)
+        charged = self.charge(part, at_seconds - began_seconds, charged_before)
         del self._open[id(entry)]
+        return charged
 
     def close_collective(self, entry: Entry, at_seconds: float, wait_seconds: float) -> None:
         """Closes a collective. Charges `wait_seconds` as waiting for other ranks and the rest as computing."""
@@ -94,15 +96,17 @@ class StepClock:
         self.charge(COMPUTE, at_seconds - began_seconds, charged_before)
         del self._open[id(entry)]
 
-    def charge(self, part: int, seconds: float, charged_before: float) -> None:
-        """Charges `seconds` to a part, less the time that was charged to inner parts meanwhile.
+    def charge(self, part: int, seconds: float, charged_before: float) -> float:
+        """Charges `seconds` to a part, less the time that was charged to inner parts meanwhile. Returns the charge.
 
         `charged_before` is the value that `charged_seconds` had at the start of the part.
         """
         rest = seconds - (self.charged_seconds - charged_before)
-        if rest > 0.0:
-            self._seconds[part] += rest
-            self.charged_seconds += rest
+        if rest <= 0.0:
+            return 0.0
+        self._seconds[part] += rest
+        self.charged_seconds += rest
+        return rest
 
     def is_background(self) -> bool:
         return bool(self.background) and get_ident() in self.background
@@ -209,6 +213,25 @@ class StepCounts:
     start_run_delay_seconds: float = 0.0
     """Seconds before the first step in which the main thread was ready to run, but the CPUs were busy."""
     times: Timer = field(default_factory=lambda: Timer("StepTime", is_time=True))
+    awaits_flush: bool = False
+    """Whether an optimizer has stepped since the latest flush: the next one ends the training step, as in profiles."""
+    _ends: list[tuple[int, float, tuple[float, ...]]] = field(default_factory=list)  # first and latest end of a step
+
+    def end_flush(self) -> None:
+        """Records the step clock at the end of a training step. Call it after a flush if `awaits_flush`."""
+        self.awaits_flush = False
+        self._ends[1:] = [(self.steps_total, *step_clock.read_charges())]
+
+    def split_times(self) -> tuple[int, float, tuple[float, ...]] | None:
+        """Returns the number of steps after the first one, and their seconds: the sum, and those charged to each part.
+
+        Returns None if there are none. The first step has the start-up, so profiles leave it out too.
+        """
+        if len(self._ends) < 2:
+            return None
+        (first, begun, before), (last, ended, charged) = self._ends
+        parts = tuple(max(0.0, later - earlier) for earlier, later in zip(before, charged, strict=True))
+        return last - first, ended - begun, parts
 
     def training_run_delay_seconds(self) -> float:
         """Returns the seconds since the first step in which the main thread was ready, but the CPUs were busy."""
@@ -226,6 +249,7 @@ class StepCounts:
             self.start_run_delay_seconds = (read_run_delay_seconds() or 0.0) - _IMPORT_RUN_DELAY_SECONDS
         self.last_seconds = now
         self.steps_total += 1
+        self.awaits_flush = True
         call_sites.step = self.steps_total
         if ring.traced_steps:
             ring.traced_steps -= 1

@@ -147,6 +147,8 @@ class Executor:
                         buffer.failure = error
                 _forget(listed)
                 raise
+            if steps.awaits_flush:
+                steps.end_flush()
             if ring.is_watching:
                 ring.end_flush()
 
@@ -344,7 +346,7 @@ class Executor:
         text = graph_text(graph, alive)
         change = self.graph_changes.add_graph(text)
         self._late_graph_stack = None
-        if steps.steps_total >= WARM_UP_STEPS:
+        if steps.steps_total - steps.awaits_flush >= WARM_UP_STEPS:  # the pending step is no ended one
             self._late_graph_stack = stack = cause_stack(graph, change)
             # Batches come from the script, also if a library loads them; a library may change operators of its own.
             lines = None if stack is None else ring.stack_table.stacks[stack].lines

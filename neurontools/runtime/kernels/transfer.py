@@ -81,7 +81,7 @@ def to_device(source: Tensor, core: Core) -> Tensor:
     seconds = time.perf_counter() - started
     is_background = step_clock.is_background()
     if not is_background:
-        step_clock.charge(TRANSFER, seconds, charged)
+        call_sites.add_seconds(call_sites.count_call("copy"), step_clock.charge(TRANSFER, seconds, charged))
     metrics.add_duration("TransferToDeviceTime", seconds)
     metrics.add_duration("TensorToData", seconds)
     if ring.traced_steps:
@@ -99,15 +99,16 @@ def from_device(source: Tensor) -> Tensor:
     """
     started, charged = time.perf_counter(), step_clock.charged_seconds
     core = device.core_of(source)
+    place = None
     if core.pending.signatures or replayer.is_replaying(core):
-        call_sites.count_call("read", names_package=True)
+        place = call_sites.count_call("read", names_package=True)
     elif not call_sites.is_in_closure():  # the read executes nothing, but on hardware it waits for the device
-        call_sites.count_call("result read", names_package=True)
+        place = call_sites.count_call("result read", names_package=True)
     value = host_value(source)
     core.statistics.from_device_bytes += source.nbytes
     seconds = time.perf_counter() - started
     if not step_clock.is_background():
-        step_clock.charge(TRANSFER, seconds, charged)
+        call_sites.add_seconds(place, step_clock.charge(TRANSFER, seconds, charged))
     metrics.add_duration("TransferFromDeviceTime", seconds)
     if ring.is_on:
         ring.record_transfer(SpanKind.FROM_DEVICE, core.global_index, int(started * 1e9), source.nbytes)

@@ -60,6 +60,7 @@ def build_summary() -> dict[str, Any]:
         "steps_total": steps.steps_total,
         "samples_total": steps.samples_total if steps.batches_total else None,
         "steady_state": _steady_state_totals(),
+        "split": _split(),
         "steps_per_second": rate,
         "step_p50_seconds": steps.times.quantile(0.5),
         "step_p99_seconds": steps.times.quantile(0.99),
@@ -79,6 +80,7 @@ def build_summary() -> dict[str, Any]:
                 "line": place[2],
                 "count": count,
                 "steps": call_sites.steps[place],
+                "seconds": call_sites.seconds.get(place),
                 "late_steps": list(call_sites.late_steps.get(place, ())),
             }
             for place, count in call_sites.counts.copy().most_common(_MOST_PLACES)
@@ -151,6 +153,19 @@ def _steady_state_totals() -> dict[str, Any] | None:
         "collectives_total": counts.collectives,
         "collective_bytes": counts.collective_bytes,
     }
+
+
+def _split() -> dict[str, Any] | None:
+    """Returns the time of all steps but the first by part, under the names of a profile's split; None if unknown."""
+    found = steps.split_times()
+    if found is None:
+        return None
+    count, total_seconds, parts = found
+    names = ("compile_seconds", "input_wait_seconds", "transfer_seconds", "compute_seconds", "collective_seconds")
+    host_seconds = max(0.0, total_seconds - sum(parts))
+    return {"steps_total": count, "total_seconds": total_seconds, "host_seconds": host_seconds} | dict(
+        zip(names, parts, strict=True)
+    )
 
 
 class SummaryFile:

@@ -196,7 +196,7 @@ def measure_input_wait() -> None:
     def timed(self: Any) -> Any:
         if step_clock.is_background() or step_clock.is_open(INPUT):  # a loader of torch_xla counts its own waits
             return original(self)
-        call_sites.count_call("input")
+        place = call_sites.count_call("input")
         if ring.traced_steps:
             ring.trace_loader()
         began = time.perf_counter()
@@ -204,7 +204,7 @@ def measure_input_wait() -> None:
         try:
             return original(self)
         finally:
-            step_clock.close(entry, time.perf_counter())
+            call_sites.add_seconds(place, step_clock.close(entry, time.perf_counter()))
             if ring.is_on:
                 ring.record_input_wait(int(began * 1e9))
 

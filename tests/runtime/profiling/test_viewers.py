@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.profile import Engine, Profile, SpanKind, read_directory
+from neurontools.profile.analysis.evidence import profile_evidence
 from neurontools.profile.analysis.report import build_report
 from neurontools.profile.analysis.steps import steady_steps
 from neurontools.profile.analysis.topology import LinkKind, find_topology
@@ -140,7 +141,7 @@ def test_xprof_agrees_with_show_about_the_limit_of_a_run(
     files = sorted((tmp_path / "made").glob("plugins/profile/*/*.xplane.pb"))
     assert len(files) == workers
     report = build_report(read_directory(tmp_path / "made"))
-    verdict = find_verdict(report)
+    verdict = find_verdict(profile_evidence(report))
     assert verdict is not None
     if bound is not Bound.COMMUNICATION:  # the rank that does not wait is bound by its host
         assert verdict.bound is bound

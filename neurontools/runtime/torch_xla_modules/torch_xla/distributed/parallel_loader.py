@@ -141,11 +141,12 @@ class PerDeviceLoader:
             xm.mark_step()
         else:
             self._yielded += 1
-        call_sites.count_call("input")
+        place = call_sites.count_call("input")
         if ring.traced_steps:
             ring.trace_loader()
         waited = time.perf_counter()
         item = self._batches.next()
+        call_sites.add_seconds(place, time.perf_counter() - waited)
         if ring.is_on:
             ring.record_input_wait(int(waited * 1e9))
         if item is _END:
