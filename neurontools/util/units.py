@@ -34,7 +34,7 @@ def sum_known(values: Iterable[Number | None]) -> Number | None:
     return None if isinstance(total, int) and total >= 2**64 else total
 
 
-def max_known(values: Iterable[float | None]) -> float | None:
+def max_known(values: Iterable[Number | None]) -> Number | None:
     """Returns the highest of the values that are not None; None if all are None."""
     return max((value for value in values if value is not None), default=None)
 

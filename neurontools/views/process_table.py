@@ -84,6 +84,11 @@ def _errors(figures: ProcessFigures) -> int | None:
     return failure_count(figures.failed_executions_total, figures.errors_total)
 
 
+def _checkpoints(figures: ProcessFigures) -> str:
+    text = units.short_count_text(figures.checkpoints_total, 5)
+    return text if figures.checkpointing_for_seconds is None else f"{text} +1"
+
+
 def _workload_name(figures: ProcessFigures) -> str | None:
     """Returns the pod of a process, else its Slurm job, else its container; None if all three are unknown."""
     attribution = figures.process.attribution
@@ -178,6 +183,14 @@ PROCESS_COLUMNS = (
         about="99th percentile of the latency of requests, queue wait included",
     ),
     ProcessColumn(
+        "waiting", "WAITING", _RATE_CELLS, 4, lambda f: f.queue_depth,
+        lambda f: units.short_count_text(f.queue_depth, _RATE_CELLS), about="requests that wait now",
+    ),
+    ProcessColumn(
+        "checkpoints", "CHECKPTS", 8, 8, lambda f: f.checkpoints_total, _checkpoints,
+        about="checkpoints written; +1 while it writes one",
+    ),
+    ProcessColumn(
         "laststep", "LAST STEP", 9, 6, lambda f: f.since_last_step_seconds,
         lambda f: units.short_duration_text(f.since_last_step_seconds), "seconds",
         about="time since its last training step", offered=False,
@@ -211,11 +224,13 @@ WHERE = ProcessColumn(
 )  # fmt: skip
 EVERY_COLUMN = (*PROCESS_COLUMNS, WHERE, COMMAND)
 BY_KEY = {column.key: column for column in EVERY_COLUMN}
-_CONDITIONAL_COLUMNS = tuple(BY_KEY[key] for key in ("steps", "requests", "reqp99", WHERE.key))
+_CONDITIONAL_COLUMNS = tuple(
+    BY_KEY[key] for key in ("steps", "requests", "reqp99", "waiting", "checkpoints", WHERE.key)
+)
 
 
 def columns_without_values(figures: Iterable[ProcessFigures]) -> frozenset[str]:
-    """Returns the keys of the columns that no process has a value for: steps, requests, and pods or jobs."""
+    """Returns the keys of the columns that no process has a value for, such as steps, requests and pods."""
     every = tuple(figures)
     left_out = (column for column in _CONDITIONAL_COLUMNS if all(column.read(each) is None for each in every))
     return frozenset(column.key for column in left_out)

@@ -11,7 +11,7 @@ from neurontools.model import Process
 from neurontools.model.jobs import Rank, RunningJob
 from neurontools.model.process import age_seconds
 from neurontools.util import units
-from neurontools.util.units import sum_known
+from neurontools.util.units import max_known, sum_known
 from neurontools.views.drawing.figures import Figures, ProcessFigures
 from neurontools.views.drawing.heat_scale import load_style
 from neurontools.views.drawing.lines import (
@@ -310,6 +310,9 @@ def combined_figures(figures: Figures, running_job: RunningJob, ranks: tuple[Ran
         request_p99_seconds=job.request_p99_seconds,
         since_last_step_seconds=job.since_last_step_seconds(figures.snapshot.taken_at_seconds),
         compiling_for_seconds=age_seconds(job.compiling_since_seconds, figures.snapshot.taken_at_seconds),
+        checkpoints_total=max_known([part.checkpoints_total for part in parts]),
+        checkpointing_for_seconds=max_known([part.checkpointing_for_seconds for part in parts]),
+        queue_depth=sum_known([part.queue_depth for part in parts]),
     )
 
 

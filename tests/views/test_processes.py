@@ -17,6 +17,7 @@ from neurontools.model import (
     OperatorTime,
     Process,
     ScriptAdvice,
+    ServedModel,
     Severity,
     Snapshot,
     TrainingCounters,
@@ -278,6 +279,17 @@ def slow(pid: int, part: str | None) -> Finding:
 )
 def test_the_rank_of_the_finding_is_shown_and_one_that_is_stuck_first(findings: tuple[Finding, ...], text: str) -> None:
     assert straggler_text(job_with(*findings)) == text
+
+
+def test_checkpoints_and_waiting_requests_are_columns_while_there_are_some() -> None:
+    written = TrainingCounters(checkpoints_total=3, checkpointing_since_seconds=HOST.taken_at_seconds - 2)
+    snapshot = changed(
+        training=written, served_models=(ServedModel("a", queue_depth=4), ServedModel("b", queue_depth=1))
+    )
+    titles, row, *_ = text_of(RenderContext.from_snapshot(snapshot, page="processes"), 300).splitlines()[1:]
+    assert row[: titles.index("CHECKPTS") + 8].endswith(" 3 +1")
+    assert row[: titles.index("WAITING") + 7].endswith(" 5")
+    assert "CHECKPTS" not in text_of(RenderContext.from_snapshot(HOST, page="processes"), 300)
 
 
 def test_cpu_and_elapsed_time_are_columns_for_processes_and_summed_up_for_jobs() -> None:

@@ -22,6 +22,7 @@ from neurontools.model import (
     Severity,
     Snapshot,
     SourceKind,
+    TrainingCounters,
     logical_cores,
     sum_device_memory,
     sum_host_memory,
@@ -32,6 +33,7 @@ from neurontools.model.process import age_seconds
 from neurontools.model.snapshot import MOST_DEVICES
 from neurontools.util.units import mean_known, sum_known
 
+_NO_COUNTERS = TrainingCounters()
 _UNKNOWN_DEVICE_MEMORY = DeviceMemory(*[None] * len(DeviceMemory.__slots__))
 
 
@@ -57,6 +59,9 @@ class ProcessFigures:
     compiling_for_seconds: float | None  # duration of the running compilation; None: none runs, or not reported
     # Time since the running collective began. None: no collective runs, not reported, or figures of a whole job.
     in_collective_for_seconds: float | None = None
+    checkpoints_total: int | None = None  # of a job: of the rank that has written most
+    checkpointing_for_seconds: float | None = None  # duration of the running checkpoint; None: none, or not reported
+    queue_depth: int | None = None  # requests that wait now, of all served models
 
     @property
     def pid(self) -> int:
@@ -220,6 +225,7 @@ class Figures:
         flops = sum_known(core.flops_per_second for core in cores)
         last = rank.last_execution_at_unix_seconds
         peak = self.peak_flops_per_core
+        training = process.training or _NO_COUNTERS
         return ProcessFigures(
             process=process,
             core_count=len(process.neuroncore_indices),
@@ -240,6 +246,9 @@ class Figures:
             elapsed_seconds=age_seconds(process.started_at_unix_seconds, self.snapshot.taken_at_unix_seconds),
             compiling_for_seconds=age_seconds(rank.compiling_since_seconds, self.snapshot.taken_at_seconds),
             in_collective_for_seconds=age_seconds(in_collective_since(process), self.snapshot.taken_at_seconds),
+            checkpoints_total=training.checkpoints_total,
+            checkpointing_for_seconds=age_seconds(training.checkpointing_since_seconds, self.snapshot.taken_at_seconds),
+            queue_depth=sum_known(served.queue_depth for served in process.served_models),
         )
 
 
