@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from neurontools.model import Device, Process, Snapshot, health
+from neurontools.model import Device, Finding, Process, Snapshot, health
 from neurontools.model.health import Verdict
 from neurontools.util import units
 from neurontools.util.formats import json_text
@@ -206,8 +206,17 @@ class SubjectValues:
         return max(numbers) if quantity.over is Aggregate.PEAK else sum(numbers) / len(numbers)
 
 
+@dataclass(slots=True)
+class FindingSpan:
+    """A finding, and the times of the first and the last snapshot that has it."""
+
+    finding: Finding
+    first_at_unix_seconds: float
+    last_at_unix_seconds: float
+
+
 class RecordingSide:
-    """One side of the comparison: values collected from snapshots of a host.
+    """A recording or a part of it: values collected from snapshots of a host.
 
     `name` is the user's argument, such as the file of a recording. `moment_count` is its number of snapshots.
     """
@@ -220,6 +229,13 @@ class RecordingSide:
         self.host = SubjectValues(HOST_QUANTITIES)
         self.jobs: dict[str, SubjectValues] = {}
         self.devices: dict[int, SubjectValues] = {}
+        self._findings: dict[tuple[object, ...], FindingSpan] = {}
+
+    @property
+    def findings(self) -> tuple[FindingSpan, ...]:
+        """The findings, the most severe first, then the earliest."""
+        found = self._findings.values()
+        return tuple(sorted(found, key=lambda span: (-span.finding.severity, span.first_at_unix_seconds)))
 
     def add_snapshot(self, snapshot: Snapshot, passes: ProcessTest | None = None) -> None:
         """Adds the values of a snapshot. Jobs include only processes for which `passes` returns True."""
@@ -239,6 +255,10 @@ class RecordingSide:
                 verdict = verdicts.get(device.index, health.Verdict(device.index, is_known=False))
                 state = DeviceState(device, verdict, figures)
                 self.devices.setdefault(device.index, SubjectValues(DEVICE_QUANTITIES)).add_state(state)
+        at = snapshot.taken_at_unix_seconds
+        for finding in snapshot.health.findings if snapshot.health is not None else ():
+            span = self._findings.setdefault(finding.identity, FindingSpan(finding, at, at))
+            span.finding, span.last_at_unix_seconds = finding, at
 
 
 def _jobs_of(figures: Figures, passes: ProcessTest | None) -> dict[str, ComparedJob]:
@@ -340,7 +360,7 @@ def _differs(quantity: ComparedQuantity, a: ComparedValue, b: ComparedValue) -> 
 def host_difference_text(a: RecordingSide, b: RecordingSide) -> str:
     """Returns the text output: a table of the quantities that differ, by host, job and device."""
     found = compare_sides(a, b)
-    lines = [f"A: {_side_text(a)}", f"B: {_side_text(b)}", ""]
+    lines = [f"A: {side_text(a)}", f"B: {side_text(b)}", ""]
     lines.append(f"{'':<{_TITLE_CELLS}}{'A':>{_VALUE_CELLS}}{'B':>{_VALUE_CELLS}}  change")
     for each in found:
         if each.differs:
@@ -354,14 +374,15 @@ def host_difference_text(a: RecordingSide, b: RecordingSide) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _side_text(side: RecordingSide) -> str:
+def side_text(side: RecordingSide, about: str = "mean or peak") -> str:
+    """Returns one line: name, host, times, and what `about` is taken from how many snapshots."""
     times = side.taken_at_unix_seconds
     first, last = (date_text(each) for each in (times[0], times[-1]))
     if len(times) == 1:
         return f"{escape_controls(side.name)}, {side.instance}, {first}"
     of_total = f"{len(times)} of " if len(times) < side.moment_count else ""
     moments = f"{of_total}{side.moment_count} snapshots"
-    return f"{escape_controls(side.name)}, {side.instance}, {first} to {last}, mean or peak of {moments}"
+    return f"{escape_controls(side.name)}, {side.instance}, {first} to {last}, {about} of {moments}"
 
 
 def _subject_heading(each: SubjectDifference) -> str:
@@ -399,8 +420,8 @@ def host_difference_json(a: RecordingSide, b: RecordingSide) -> str:
     """Returns all compared quantities as JSON, including those that do not differ."""
     document = {
         "schema_version": SCHEMA_VERSION,
-        "a": _side_part(a),
-        "b": _side_part(b),
+        "a": side_part(a),
+        "b": side_part(b),
         "compared": [
             {
                 "kind": each.kind,
@@ -418,7 +439,8 @@ def host_difference_json(a: RecordingSide, b: RecordingSide) -> str:
     return json_text(document, indent=2) + "\n"
 
 
-def _side_part(side: RecordingSide) -> dict[str, object]:
+def side_part(side: RecordingSide) -> dict[str, object]:
+    """Returns the name, host and times of a side for a JSON document."""
     return {
         "name": side.name,
         "instance": side.instance,

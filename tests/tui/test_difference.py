@@ -104,6 +104,31 @@ def test_jobs_are_found_again_and_others_stand_alone(tmp_path: Path, diff: Diff)
     assert "job of PID 1" not in diff("a", "c", "-f", "command~eval").stdout
 
 
+def test_the_summary_of_a_part_of_a_recording(tmp_path: Path) -> None:
+    write_recording(tmp_path / "a", of_job("Slurm job 17", snapshots("trn1.2xlarge", "ecc-burst")))
+
+    def summary(*arguments: str) -> str:
+        done = call_main(command.main, "--summary", *arguments, cwd=tmp_path, LC_ALL="C.UTF-8", TZ="UTC")
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    text, document = summary("a@+50s.."), json.loads(summary("a@+50s..", "--json"))
+    assert re.search(r"^  03:0\d:\d\d to 03:05:35  \w+  ND 0: .*ECC", text, re.MULTILINE)
+    assert "    do: " in text
+    subjects = {
+        subject["name"]: {row["name"]: row for row in subject["quantities"]} for subject in document["subjects"]
+    }
+    utilization = subjects["Slurm job 17"]["utilization_ratio"]
+    assert 0 < utilization["lowest"] < utilization["mean"] < utilization["highest"] <= 1
+    cells = [f"{utilization[name]:.2%}" for name in ("lowest", "mean", "highest", "last")]
+    assert re.search("^  utilization +" + " +".join(cells), text, re.MULTILINE)
+    assert subjects["ND 0"]["ecc_corrected_total"]["last"] > 0
+    assert re.search(r"^ND 0 +(critical|warning) ", text, re.MULTILINE)
+    assert document["recording"]["moments"] == 40
+    done = call_main(command.main, "--summary", "a@soon", cwd=tmp_path)
+    assert (done.returncode, done.stderr[:47]) == (2, "neuron-top: --summary a@soon: soon is no moment")
+
+
 def test_moments_of_a_daemon(shared_daemon: RunningDaemon, diff: Diff) -> None:
     done = diff("@first", "@now", "--socket", shared_daemon.socket)
     assert (done.returncode, done.stderr) == (0, "")

@@ -45,7 +45,7 @@ _SETTINGS_OF_FIRST_FRAME = (
     *("window_seconds", "colour_by", "plot_metric", "is_legend_shown"),
 )
 _NOT_WITH_SERVE = (
-    *("once", "output", "count", "record", "replay", "diff", "page"),
+    *("once", "output", "count", "record", "replay", "diff", "summary", "page"),
     *("filter", "pid", "user", "device", "only-visible"),
 )
 
@@ -88,6 +88,10 @@ def _show(given: dict[str, str]) -> int:
         from neurontools.cli.top.recordings import write_difference
 
         return write_difference(given)
+    if "summary" in given:
+        from neurontools.cli.top.recordings import write_summary
+
+        return write_summary(given)
     if "export-perfetto" in given:
         from neurontools.cli.top.recordings import write_perfetto
 
@@ -107,7 +111,9 @@ def _refuse_contradictions(given: dict[str, str]) -> None:
     exclude_each_other(given, "replay", "record")
     for name in ("replay", "record", "once", "json-lines", "csv", "count", "page"):
         exclude_each_other(given, "diff", name)
-    for name in ("diff", "once", *_DATA_FORMATS):
+        exclude_each_other(given, "summary", name)
+    exclude_each_other(given, "summary", "diff")
+    for name in ("diff", "summary", "once", *_DATA_FORMATS):
         exclude_each_other(given, "export-perfetto", name)
     if "export-perfetto" in given and "replay" not in given:
         raise UserError("--export-perfetto needs --replay FILE; make a recording with --record FILE", EXIT_USAGE)
@@ -117,7 +123,7 @@ def _refuse_contradictions(given: dict[str, str]) -> None:
         raise UserError("--serve-config needs --serve ADDRESS, such as 127.0.0.1:8080", EXIT_USAGE)
     exclude_each_other(given, *HOST_OPTION_NAMES)
     refuse_without_hosts(given, "group-by")
-    for name in ("replay", "record", "diff", "simulate", "socket", "pid", "user", "device", "only-visible"):
+    for name in ("replay", "record", "diff", "summary", "simulate", "socket", "pid", "user", "device", "only-visible"):
         for hosts in HOST_OPTION_NAMES:
             exclude_each_other(given, hosts, name)
     if "load" in given and "simulate" not in given:

@@ -75,6 +75,12 @@ OPTIONS = (
     Option(
         "diff", "what differs between two moments or recordings: FILE, FILE@14:05, @-5min", value="A B", completes=FILES
     ),
+    Option(
+        "summary",
+        "what happened in a recording: FILE, FILE@14:05..14:20, @-5min..",
+        value="FILE",
+        completes=FILES,
+    ),
     Option("serve", "serve the pages for browsers, read-only, as 127.0.0.1:8080", value="ADDRESS"),
     Option(
         "serve-config",

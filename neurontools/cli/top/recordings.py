@@ -1,4 +1,4 @@
-"""Compares two moments of recordings (--diff), and exports a recording as a trace for Perfetto."""
+"""Compares two recordings (--diff), sums up one (--summary), and exports one as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from neurontools.util.units import bytes_text, count_text, date_text
 from neurontools.views.drawing.figures import DeviceFilter
 from neurontools.views.host_difference import ProcessTest, RecordingSide, host_difference_json, host_difference_text
 from neurontools.views.process_filter import InvalidQuantity, parse_filter, parse_quantity
+from neurontools.views.recording_summary import recording_summary_json, recording_summary_text
 
 MOST_MOMENTS = 600  # limit of snapshots averaged for one side of a comparison; longer spans are sampled evenly
 _CLOCKS = ("%H:%M:%S", "%H:%M")
@@ -39,51 +40,64 @@ _MOST_DAYS = 400
 
 @dataclass(frozen=True, slots=True)
 class DiffSide:
-    """One side of --diff: a recording file ("": the daemon), and the moment or span in it as text."""
+    """A recording file ("": the daemon), and the moment or span in it as text, as `option` names them."""
 
     text: str
     file: str
     moment: str
+    option: str = "diff"
 
     @classmethod
-    def parse(cls, text: str) -> DiffSide:
+    def parse(cls, text: str, option: str = "diff") -> DiffSide:
         """Parses `FILE`, `FILE@MOMENT` or `FILE@FROM..TO`. An empty FILE before `@` means the daemon."""
         file, at, moment = text.rpartition("@")
         # If a file with the whole text as its name exists, the text names this file, even if it contains @.
         if not at or Path(text).exists():
             file, moment = text, ""
         elif not moment:
-            raise cls(text, file, moment).error("which moment? Such as @14:05, @-5min or @last")
-        return cls(text, file, moment)
+            raise cls(text, file, moment, option).error("which moment? Such as @14:05, @-5min or @last")
+        return cls(text, file, moment, option)
 
     def error(self, problem: str, exit_code: int = EXIT_USAGE) -> UserError:
-        """Returns the error that names this side of --diff."""
-        return UserError(f"--diff {excerpt(self.text, 100)}: {problem}", exit_code)
+        """Returns the error that names the option with its value."""
+        return UserError(f"--{self.option} {excerpt(self.text, 100)}: {problem}", exit_code)
 
 
 def write_difference(given: dict[str, str]) -> int:
     """Prints the difference between the two sides of --diff. Returns 1 if a recording is incomplete."""
+    sides, exit_code = _read_sides(given, [DiffSide.parse(text) for text in two_values(given["diff"])])
+    write_text((host_difference_json if "json" in given else host_difference_text)(*sides))
+    return exit_code
+
+
+def write_summary(given: dict[str, str]) -> int:
+    """Prints the summary of the recording of --summary, or of a part of it. Returns 1 if it is incomplete."""
+    (side,), exit_code = _read_sides(given, [DiffSide.parse(given["summary"], "summary")])
+    write_text((recording_summary_json if "json" in given else recording_summary_text)(side))
+    return exit_code
+
+
+def _read_sides(given: dict[str, str], sides: list[DiffSide]) -> tuple[list[RecordingSide], int]:
+    """Reads the sides, filtered as the options say. Also returns the exit code: 1 if a recording is incomplete."""
     chosen = filter_option(given)
     passes = parse_filter(chosen) if chosen else None
     device_filter = device_filter_option(given, os.environ)
-    diff_sides = [DiffSide.parse(text) for text in two_values(given["diff"])]
     exit_code = 0
-    sides: list[RecordingSide] = []
+    found: list[RecordingSide] = []
     with ExitStack() as stack:
         past: list[Snapshot] | None = None
-        for each in diff_sides:
+        for each in sides:
             if each.file:
                 recording = Recording(each.file)
-                sides.append(_read_side(each, recording.history, passes, device_filter))
+                found.append(_read_side(each, recording.history, passes, device_filter))
                 if recording.trouble:
                     write_stderr(f"neuron-top: {recording.trouble}")
                     exit_code = EXIT_FAILURE
             else:
                 if past is None:
                     past = ask_or_start_daemon(_daemon_history, given, stack, load=given.get("load"))
-                sides.append(_read_side(each, past.__iter__, passes, device_filter))
-    write_text((host_difference_json if "json" in given else host_difference_text)(*sides))
-    return exit_code
+                found.append(_read_side(each, past.__iter__, passes, device_filter))
+    return found, exit_code
 
 
 def _daemon_history(socket_path: str) -> list[Snapshot]:
