@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -17,6 +17,7 @@ from neurontools.util.process_text import script_text
 from neurontools.util.units import ranges_text
 from neurontools.views.drawing.glyphs import Dialog
 from neurontools.views.drawing.lines import THEMES, clip, printable
+from neurontools.views.drawing.render_context import OVERVIEW_PANELS
 from neurontools.views.process_table import BY_KEY, COMMAND, EVERY_COLUMN
 from neurontools.views.screen import PAGES
 
@@ -25,49 +26,83 @@ if TYPE_CHECKING:
     from neurontools.views.feed_view import DashboardSettings
 
 
-_COLUMN_HINT = "Space show or hide, < > move, 0 as usual, Esc back"
+_ORDER_HINT = "Space show or hide, < > move, 0 as usual, Esc back"
 
 
 def column_text(columns: tuple[str, ...]) -> str:
     return ", ".join(columns) if columns else "those that there is room for"
 
 
-def column_dialog(dashboard: DashboardState, at: str = "") -> OpenDialog:
-    """Returns the dialog for the columns: visible ones in order, then hidden ones. The cursor is at column `at`."""
-    settings = dashboard.settings
-    shown = list(settings.columns) or [column.key for column in EVERY_COLUMN if column.offered]
+def column_dialog(dashboard: DashboardState) -> OpenDialog:
+    """Returns the dialog for the columns of the process list."""
+    shown = dashboard.settings.columns or tuple(column.key for column in EVERY_COLUMN if column.offered)
     if COMMAND.key in shown:  # the command column is always last, because it takes the remaining width
-        shown = [*(key for key in shown if key != COMMAND.key), COMMAND.key]
-    keys = [*shown, *(column.key for column in EVERY_COLUMN if column.key not in shown)]
+        shown = (*(key for key in shown if key != COMMAND.key), COMMAND.key)
+    texts = {column.key: f"{column.title:<9} {column.about}" for column in EVERY_COLUMN}
+    return _order_dialog(
+        "Columns", texts, shown, partial(setattr, dashboard.settings, "columns"), column_dialog, dashboard
+    )
+
+
+_PANEL_TEXTS = {
+    "cores": "cores     NeuronCores by device, with HBM",
+    "jobs": "jobs      jobs and processes",
+    "history": "history   plots; the layout full has them",
+    "vcpus": "vcpus     vCPUs, network, disks, power",
+    "memory": "memory    host and device memory by category",
+}
+
+
+def panel_dialog(dashboard: DashboardState) -> OpenDialog:
+    """Returns the dialog for the panels of the overview. Findings always come first."""
+    shown = dashboard.settings.panels or OVERVIEW_PANELS
+    choose = partial(setattr, dashboard.settings, "panels")
+    return _order_dialog("Panels", _PANEL_TEXTS, shown, choose, panel_dialog, dashboard)
+
+
+def _order_dialog(
+    title: str,
+    texts: Mapping[str, str],
+    shown: tuple[str, ...],
+    choose: Callable[[tuple[str, ...]], None],
+    make: Callable[[DashboardState], OpenDialog],
+    dashboard: DashboardState,
+) -> OpenDialog:
+    """Returns a dialog that shows, hides and moves entries: shown ones in their order, then hidden ones.
+
+    `texts` has the text of each entry by its key. `choose` stores the keys of the shown entries; () is the default.
+    `make` makes the dialog again after a change.
+    """
+    keys = [*dict.fromkeys(shown), *(key for key in texts if key not in shown)]
+    count = len(set(shown))
+
+    def store(chosen: Sequence[str], key: str) -> OpenDialog:
+        choose(tuple(chosen))
+        again = make(dashboard).with_back(opened.back)
+        options = again.dialog.options
+        again.move_to(next((at for at, text in enumerate(options) if text.endswith(texts[key])), 0))
+        return again
 
     def toggle(number: int) -> OpenDialog:
         key = keys[number]
-        changed = [each for each in shown if each != key] if key in shown else [*shown, key]
-        settings.columns = tuple(changed or shown)  # keeps the columns if none would be left
-        return again(key)
+        changed = [each for each in keys[:count] if each != key] if number < count else [*keys[:count], key]
+        return store(changed or keys[:count], key)  # keeps the entries if none would be left
 
     def mover(step: int) -> Callable[[int], OpenDialog]:
         def move(number: int) -> OpenDialog:
-            target = number + step
-            if number < len(shown) and 0 <= target < len(shown):
-                shown[number], shown[target] = shown[target], shown[number]
-                settings.columns = tuple(shown)
-            return again(keys[number])
+            moved, target = keys[:count], number + step
+            if number < count and 0 <= target < count:
+                moved[number], moved[target] = moved[target], moved[number]
+                return store(moved, keys[number])
+            return opened
 
         return move
 
-    def reset(number: int) -> OpenDialog:
-        settings.columns = ()
-        return again(keys[number])
-
-    def again(key: str) -> OpenDialog:
-        return column_dialog(dashboard, key).with_back(opened.back)
-
-    options = tuple(f"[{'x' if key in shown else ' '}] {BY_KEY[key].title:<9} {BY_KEY[key].about}" for key in keys)
-    cursor = keys.index(at) if at in keys else 0
-    more = {"space": toggle, "less_than_sign": mover(-1), "greater_than_sign": mover(1), "0": reset}
+    options = tuple(f"[{'x' if number < count else ' '}] {texts[key]}" for number, key in enumerate(keys))
+    more = {"space": toggle, "less_than_sign": mover(-1), "greater_than_sign": mover(1)}
     more |= {"left": more["less_than_sign"], "right": more["greater_than_sign"]}
-    opened = OpenDialog(Dialog("Columns", options=options, cursor=cursor, hint=_COLUMN_HINT), toggle, more)
+    more["0"] = lambda number: store((), keys[number])
+    opened = OpenDialog(Dialog(title, options=options, hint=_ORDER_HINT), toggle, more)
     return opened
 
 
@@ -109,6 +144,7 @@ def setup_dialog(dashboard: DashboardState, cursor: int = 0) -> OpenDialog:
     settings = dashboard.settings
     entries = (
         ("columns", column_text(settings.columns), column_dialog),
+        ("panels", ", ".join(settings.panels) or "all", panel_dialog),
         ("sort by", sort_order_text(settings), sort_dialog),
         ("theme", settings.theme, theme_dialog),
         ("page to begin with", settings.start_page or "the last one", first_page_dialog),

@@ -24,7 +24,7 @@ ACTIONS = (
     KeyAction(("question_mark", "f1"), "?, F1", "show_help", "this help, and the legend of bars and marks", "General"),
     KeyAction(("ctrl+p",), "Ctrl-P", "show_palette", "command palette: every action by name", "General"),
     KeyAction(("escape",), "Esc", "go_back", "close a dialog, details, search, filter or legend", "General"),
-    KeyAction(("O",), "O", "show_setup", "setup: columns, order, theme, page, devices, thresholds", "General"),
+    KeyAction(("O",), "O", "show_setup", "setup: columns, panels, order, theme, page, devices, thresholds", "General"),
     KeyAction(("T",), "T", "next_theme", "next theme: dark, light, colour-blind, mono", "General"),
     KeyAction(("S",), "S", "save_screenshot", "save the screen as SVG", "General"),
     KeyAction(("plus", "equals_sign"), "+", "faster", "refresh, or replay, faster", "General"),

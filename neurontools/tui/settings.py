@@ -13,12 +13,17 @@ from pathlib import Path
 from neurontools.util.directory import Directory
 from neurontools.util.terminal import escape_controls
 from neurontools.views.drawing.lines import THEMES, InvalidTheme, Theme, parse_theme
-from neurontools.views.drawing.render_context import LAYOUTS, PLOT_METRICS
+from neurontools.views.drawing.render_context import LAYOUTS, OVERVIEW_PANELS, PLOT_METRICS
 from neurontools.views.feed_view import DashboardSettings
 
 _OF_COLUMNS = ("sort", "then_sort", "columns")
 _OF_PAGES = ("page", "start_page")
-_WORDS = {"colour_by": ("utilization", "memory"), "layout": LAYOUTS, "plot_metric": PLOT_METRICS}
+_WORDS = {
+    "colour_by": ("utilization", "memory"),
+    "layout": LAYOUTS,
+    "panels": OVERVIEW_PANELS,
+    "plot_metric": PLOT_METRICS,
+}
 _BOUNDS = {"window_seconds": (1.0, 86400.0), "idle_below_percent": (0.0, 100.0), "late_after_seconds": (0.0, 1e6)}
 
 

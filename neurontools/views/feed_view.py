@@ -136,6 +136,7 @@ class DashboardSettings:
     page: str = "overview"
     show_flops: bool = False
     layout: str = "full"  # of the overview: one of LAYOUTS
+    panels: tuple[str, ...] = ()  # of the overview, from the top: names of OVERVIEW_PANELS; empty: all
     plot_metric: str = "utilization"  # of the overview's first plot: one of PLOT_METRICS
     sort: str = "pid"
     is_descending: bool = False
@@ -311,6 +312,7 @@ class FeedView:
             details_pid=self.details_pid,
             is_time_shown=self.is_time_shown,
             colour_by=settings.colour_by,
+            panels=settings.panels,
             plot_metric=settings.plot_metric,
             device_index=min(self.device_index, max(0, len(snapshot.devices) - 1)),
             core_index=self.core_index,

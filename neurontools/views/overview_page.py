@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from neurontools.model import Severity
@@ -28,6 +28,7 @@ from neurontools.views.drawing.lines import (
     width_of,
 )
 from neurontools.views.drawing.render_context import (
+    OVERVIEW_PANELS,
     SEVERITY_STYLES,
     RenderContext,
     SearchEntry,
@@ -79,53 +80,64 @@ def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
     """Draws the overview page: findings, cores, jobs, vCPUs, memory, and the history in the lines that are left.
 
     Low screens drop the history, then memory and vCPUs. Findings and jobs keep a part of every screen. The layout
-    "compact" gives the room to the jobs. "classic" has only the panels of AWS's neuron-top.
+    "compact" gives the room to the jobs. "classic" has only the panels of AWS's neuron-top. `context.panels` selects
+    and orders the panels of the other two.
     """
     if context.is_tree_shown:
         return _page_with_tree(context, width, height)
     findings = finding_lines(context, width, height // 4)
+    panels = context.panels or OVERVIEW_PANELS
     room = height - len(findings)
     places = grid_rows(context)
     rows = job_rows(context)
-    list_lines, grid_lines = max(2, len(rows) + 2), 1 + len(places)
+    list_lines = max(2, len(rows) + 2) if "jobs" in panels else 0
+    grid_lines = 1 + len(places) if "cores" in panels else 0
     if context.layout == "compact":
         grid_lines = min(grid_lines, _COMPACT_GRID_LINES)
-        below = [TextPage([vcpu_line(context, width)]), TextPage([memory_line(context, width)])]
-    else:
-        spare = room - list_lines - grid_lines
-        is_rich = spare >= _RICH_SUMMARY_LINES + 3 + (_USUAL_HISTORY_LINES if _has_history(context) else 0)
-        below = [
-            vcpu_section(context, width, side_by_side=width >= _SIDE_BY_SIDE_CELLS),
-            memory_summary(context, width, _RICH_SUMMARY_LINES if is_rich else _SUMMARY_LINES),
-        ]
     cores_per_device = len(context.figures.cores) // max(1, len(context.snapshot.devices))
     tightest = 1 + grid_layout(len(places), cores_per_device, width, 1).rows
     least = min(list_lines, _LEAST_LIST_LINES) + min(grid_lines, max(tightest, _LEAST_GRID_LINES))
-    while below and room - _line_count(below) < least:
-        below.pop()
-    room -= _line_count(below)
-    for_list = min(list_lines, max(_LEAST_LIST_LINES, room // 2))
-    grid_lines = max(1, min(grid_lines, room - for_list))
-    selected = rows[min(context.cursor, len(rows) - 1)] if rows and context.cursor >= 0 else None
-    lit = frozenset(selected.device_indices) if selected is not None else frozenset()
-    if len(lit) == len(context.snapshot.devices):
-        lit = frozenset()  # if all devices were highlighted, none would stand out
-    page = TextPage(findings)
-    grid = core_grid(context, width, grid_lines, places, lit_devices=lit)
-    page.append_page(grid)
-    room -= len(grid.lines)
-    if room >= 2:
-        page.append_page(job_list_section(context, rows, width, min(room, list_lines)))
-    left = height - len(page.lines) - _line_count(below)
+    drawn = _summary_panels(context, width, room - list_lines - grid_lines)
+    drawn = {name: part for name, part in drawn.items() if name in panels}
+    while drawn and room - _line_count(drawn.values()) < least:
+        drawn.popitem()
+    room -= _line_count(drawn.values())
+    if grid_lines:
+        for_list = min(list_lines, max(_LEAST_LIST_LINES, room // 2))
+        grid_lines = max(1, min(grid_lines, room - for_list))
+        selected = rows[min(context.cursor, len(rows) - 1)] if rows and context.cursor >= 0 else None
+        lit = frozenset(selected.device_indices) if selected is not None and list_lines else frozenset()
+        if len(lit) == len(context.snapshot.devices):
+            lit = frozenset()  # if all devices were highlighted, none would stand out
+        drawn["cores"] = core_grid(context, width, grid_lines, places, lit_devices=lit)
+        room -= len(drawn["cores"].lines)
+    if list_lines and room >= 2:
+        drawn["jobs"] = job_list_section(context, rows, width, min(room, list_lines))
+    left = height - len(findings) - _line_count(drawn.values())
     if left >= LEAST_LINES and _has_history(context):
-        page.append_page(history_panel(context, width, left))
-    for part in below:
-        page.append_page(part)
+        drawn["history"] = history_panel(context, width, left)
+    page = TextPage(findings)
+    for name in dict.fromkeys(panels):
+        if name in drawn:
+            page.append_page(drawn[name])
     return page
+
+
+def _summary_panels(context: RenderContext, width: int, spare: int) -> dict[str, TextPage]:
+    """Draws the panels of vCPUs and memory. `spare` is the number of lines that cores and jobs leave."""
+    if context.layout == "compact":
+        return {"vcpus": TextPage([vcpu_line(context, width)]), "memory": TextPage([memory_line(context, width)])}
+    is_rich = spare >= _RICH_SUMMARY_LINES + 3 + (_USUAL_HISTORY_LINES if _has_history(context) else 0)
+    return {
+        "vcpus": vcpu_section(context, width, side_by_side=width >= _SIDE_BY_SIDE_CELLS),
+        "memory": memory_summary(context, width, _RICH_SUMMARY_LINES if is_rich else _SUMMARY_LINES),
+    }
 
 
 def _has_history(context: RenderContext) -> bool:
     """Returns whether the page may show the history: only the full layout of the interactive neuron-top does."""
+    if "history" not in (context.panels or OVERVIEW_PANELS):
+        return False
     return context.series is not None and context.has_keys and context.layout == "full"
 
 
@@ -168,7 +180,7 @@ def _page_with_tree(context: RenderContext, width: int, height: int) -> TextPage
     return page
 
 
-def _line_count(parts: list[TextPage]) -> int:
+def _line_count(parts: Iterable[TextPage]) -> int:
     return sum(len(part.lines) for part in parts)
 
 

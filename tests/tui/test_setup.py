@@ -11,6 +11,7 @@ from neurontools.tui.dashboard import Dashboard
 from neurontools.views.drawing.figures import DeviceFilter
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.lines import THEMES, plain_text
+from neurontools.views.drawing.render_context import OVERVIEW_PANELS
 from neurontools.views.feed_view import DashboardSettings
 from neurontools.views.processes_page import process_rows
 from tests.harness import pressed_keys
@@ -62,6 +63,25 @@ def test_columns_are_shown_hidden_and_moved(dashboard: Dashboard) -> None:
     dashboard.settings.columns = ("models", "host", "p50", "cores", "pid", "command")
     (line,) = [line for line in pressed_keys.text(dashboard, (50, 40)).splitlines() if "CORES" in line]
     assert line.split() == ["P50", "CORES", "PID▲", "COMMAND"], "those that have no room go by need"
+
+
+def test_panels_of_the_overview_are_hidden_and_moved_and_kept(dashboard: Dashboard) -> None:
+    press(dashboard, "o")
+    open_setup(dashboard, "panels")
+    choose(dashboard, "vcpus", "space")
+    choose(dashboard, "jobs", "<")
+    shown = press(dashboard, "escape", "escape", size=(160, 50))
+    places = [
+        shown.index(title) for title in ("Jobs: ", "NeuronCore v2 Utilization", "HBM of ", "Memory Usage Summary")
+    ]
+    assert places == sorted(places)
+    assert "vCPU" not in shown
+    assert dashboard.settings.values_to_save()["panels"] == ("jobs", "cores", "history", "memory")
+    for name in OVERVIEW_PANELS:
+        dashboard.settings.panels = (name,)
+        assert dashboard.draw(80, 24).lines
+    open_setup(dashboard, "panels")
+    assert "vCPU" in press(dashboard, "0", "escape", "escape")
 
 
 def test_rows_are_sorted_by_two_columns(dashboard: Dashboard) -> None:

@@ -42,7 +42,7 @@ _BY_SIGNAL = 128  # exit codes above 128 mean: 128 + the number of a signal
 _DATA_FORMATS = ("json", "json-lines", "csv")
 _SETTINGS_OF_FIRST_FRAME = (
     *("show_flops", "layout", "sort", "is_descending", "then_sort", "is_then_descending", "columns"),
-    *("window_seconds", "colour_by", "plot_metric", "is_legend_shown"),
+    *("window_seconds", "colour_by", "panels", "plot_metric", "is_legend_shown"),
 )
 _NOT_WITH_SERVE = (
     *("once", "output", "count", "record", "replay", "diff", "summary", "page"),

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from neurontools.model.health import Verdict
 
 LAYOUTS = ("full", "compact", "classic")
-PLOT_METRICS = ("utilization", "flops", "executions", "memory")
 """Layouts of the overview: all panels; more room for jobs; the panels of AWS's neuron-top, in its order."""
+OVERVIEW_PANELS = ("cores", "jobs", "history", "vcpus", "memory")
+"""Panels of the overview below the findings, from the top, unless the user moves them."""
+PLOT_METRICS = ("utilization", "flops", "executions", "memory")
+_LEAST_SCROLL_LINES = 3
 SEVERITY_STYLES = {Severity.CRITICAL: "bad", Severity.WARNING: "warn"}
 
 
@@ -79,6 +82,7 @@ class RenderContext:
     pid: int | None = None  # the current tab's process; None: all processes
     show_flops: bool = False
     layout: str = "full"  # of the overview page: one of LAYOUTS
+    panels: tuple[str, ...] = ()  # of the overview, from the top: names of OVERVIEW_PANELS; empty: all
     plot_metric: str = "utilization"  # of the overview's first plot: one of PLOT_METRICS
     is_legend_shown: bool = False  # whether a line above the tabs explains bars, colours and marks
     is_tree_shown: bool = False  # whether the overview page shows the memory tree instead of memory totals
