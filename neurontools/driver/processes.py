@@ -218,6 +218,7 @@ def hidden_processes_warning(hidden: int) -> str:
 
 
 MOST_TREE_PROCESSES = 64
+MOST_FOREST_PROCESSES = 1024
 MOST_ANCESTORS = 8
 _SAME_START_SECONDS = 2.0  # tolerance for start times, because the clock may have been adjusted
 
@@ -244,6 +245,14 @@ class ProcessContext:
     tree: tuple[ProcessTreeEntry, ...] = ()  # the ancestors, oldest first, then the process and its descendants
 
 
+def _may_be_same(times: ProcessTimes, started_at_unix_seconds: float | None) -> bool:
+    """Returns whether a process with these times may have started at this Unix time. None means unknown."""
+    boot = read_boot_time("/proc")
+    if started_at_unix_seconds is None or boot is None:
+        return True
+    return abs(boot + times.started_after_boot_seconds - started_at_unix_seconds) <= _SAME_START_SECONDS
+
+
 def read_process_context(pid: int, started_at_unix_seconds: float | None) -> ProcessContext:
     from neurontools.util.process_text import shown_value
 
@@ -253,11 +262,8 @@ def read_process_context(pid: int, started_at_unix_seconds: float | None) -> Pro
         return ProcessContext(
             pid, "there is no such process here; it has ended, or is on another host or in a container"
         )
-    boot = read_boot_time("/proc")
-    if started_at_unix_seconds is not None and boot is not None:
-        apart_seconds = abs(boot + times.started_after_boot_seconds - started_at_unix_seconds)
-        if apart_seconds > _SAME_START_SECONDS:
-            return ProcessContext(pid, "another process has this PID here: the one shown has ended, or is elsewhere")
+    if not _may_be_same(times, started_at_unix_seconds):
+        return ProcessContext(pid, "another process has this PID here: the one shown has ended, or is elsewhere")
     environment = files.environment()
     shown = None
     if environment is not None:
@@ -276,6 +282,34 @@ def process_tree(pid: int, proc: str = "/proc") -> tuple[ProcessTreeEntry, ...]:
     found = [ProcessTreeEntry(depth, each, ProcessFiles(proc, each).command()) for depth, each in pids]
     _add_children(pid, len(ancestors) + 1, proc, found)
     return tuple(found)
+
+
+def read_process_forest(started_at_unix_seconds: dict[int, float | None]) -> tuple[ProcessTreeEntry, ...]:
+    """Returns the processes that run here as trees, with ancestors and descendants; at most MOST_FOREST_PROCESSES.
+
+    `started_at_unix_seconds` has the start of each process by PID. A process that is not here is left out.
+    """
+    parents: dict[int, int] = {}
+    commands: dict[int, str] = {}
+    for pid, started in started_at_unix_seconds.items():
+        times = ProcessFiles("/proc", pid).times()
+        if times is None or not _may_be_same(times, started) or len(parents) >= MOST_FOREST_PROCESSES:
+            continue
+        path: list[int] = []
+        for entry in process_tree(pid):
+            path[entry.depth :] = [entry.pid]
+            parents.setdefault(entry.pid, path[-2] if entry.depth else 0)
+            commands[entry.pid] = entry.command
+    children: dict[int, list[int]] = {}
+    for pid, parent in sorted(parents.items(), reverse=True):
+        children.setdefault(parent, []).append(pid)
+    found: list[ProcessTreeEntry] = []
+    waiting = [(0, pid) for pid in children.get(0, ())]
+    while waiting:
+        depth, pid = waiting.pop()
+        found.append(ProcessTreeEntry(depth, pid, commands[pid]))
+        waiting += [(depth + 1, child) for child in children.get(pid, ())]
+    return tuple(found[:MOST_FOREST_PROCESSES])
 
 
 def _add_children(pid: int, depth: int, proc: str, found: list[ProcessTreeEntry]) -> None:

@@ -1,4 +1,4 @@
-"""Dispatches keys, clicks and the mouse wheel of the dashboard, with one function for each name in the key table.
+"""Dispatches keys and the mouse in the dashboard, with one function for each name in the key table.
 
 Does not depend on Textual.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from neurontools.client.feed import LiveFeed
-from neurontools.tui import keys
+from neurontools.tui import keys, process_actions
 from neurontools.tui.dashboard_state import DashboardState, OpenDialog
 from neurontools.views.drawing.glyphs import Dialog
 from neurontools.views.drawing.lines import printable
@@ -40,6 +40,8 @@ def _go_back(dashboard: DashboardState) -> None:
         dashboard.show_page(dashboard.details_opened_from)
     elif dashboard.details_pid is not None:
         dashboard.close_details()
+    elif dashboard.page == "processes" and dashboard.is_forest_shown:
+        dashboard.is_forest_shown = False
     elif dashboard.page == "processes" and dashboard.filter_text:
         dashboard.filter_text = ""
     else:
@@ -207,7 +209,7 @@ def _move_sideways(dashboard: DashboardState, step: int) -> None:
     elif dashboard.page == "history":
         _move_core(dashboard, step)
     elif dashboard.page == "processes":
-        _turn_sort(dashboard, step)
+        process_actions.turn_sort(dashboard, step)
 
 
 def _move_to_parent(dashboard: DashboardState) -> None:
@@ -270,6 +272,9 @@ def _enter_core(dashboard: DashboardState) -> None:
 
 
 def _enter_process(dashboard: DashboardState) -> None:
+    if dashboard.details_pid is None and dashboard.is_forest_shown:
+        process_actions.open_tree_row(dashboard)
+        return
     row = dashboard.selected_job_row() if dashboard.details_pid is None else None
     if row is not None and row.rank is None:
         _toggle_job(dashboard, is_open=None)
@@ -296,102 +301,6 @@ def _enter_event(dashboard: DashboardState) -> None:
     if at is not None:
         dashboard.time.at = at
         dashboard.time.is_playing = False
-
-
-# Processes
-
-
-def _edit_filter(dashboard: DashboardState) -> None:
-    dashboard.show_page("processes")
-    dashboard.edited_filter = dashboard.filter_text
-
-
-def _edit_search(dashboard: DashboardState) -> None:
-    if not dashboard.is_context_shown:
-        dashboard.details_pid = None  # a search needs a list, so it closes the plots
-    dashboard.edited_search, dashboard.search_start = "", dashboard.selected_key()
-
-
-def _choose_sort(dashboard: DashboardState) -> None:
-    from neurontools.tui.dialogs import sort_dialog
-
-    dashboard.show_page("processes")
-    dashboard.open_dialog = sort_dialog(dashboard)
-
-
-def sort_by(dashboard: DashboardState, key: str) -> None:
-    """Sorts the process list by the column `key`, and shows the process list."""
-    dashboard.settings.sort_by(key)
-    if dashboard.page != "processes":
-        dashboard.show_page("processes")
-
-
-def _turn_sort(dashboard: DashboardState, step: int) -> None:
-    from neurontools.views.process_table import EVERY_COLUMN
-
-    settings = dashboard.settings
-    names = list(settings.columns) or [column.key for column in EVERY_COLUMN if column.offered]
-    current = names.index(settings.sort) if settings.sort in names else 0
-    sort_by(dashboard, names[(current + step) % len(names)])
-
-
-def _invert_sort(dashboard: DashboardState) -> None:
-    dashboard.settings.is_descending = not dashboard.settings.is_descending
-
-
-def _tag_process(dashboard: DashboardState) -> None:
-    """Tags or untags the selected process, or all processes of the selected job. Moves the cursor one row down."""
-    pids = dashboard.pids_of_row() if dashboard.page == "processes" else ()
-    if pids:
-        tagged = dashboard.tagged
-        dashboard.tagged = tagged - set(pids) if tagged.issuperset(pids) else tagged | set(pids)
-        dashboard.move_to(dashboard.list.cursor + 1)
-
-
-def _untag_all(dashboard: DashboardState) -> None:
-    dashboard.tagged = frozenset()
-
-
-def _choose_signal(dashboard: DashboardState) -> None:
-    from neurontools.tui.dialogs import signal_dialog
-
-    dashboard.open_dialog = signal_dialog(dashboard)
-
-
-def _toggle_process_context(dashboard: DashboardState) -> None:
-    """Switches the details of a process between the plots, and the environment and process tree."""
-    has_details, is_time_shown = dashboard.details_pid is not None, dashboard.is_time_shown
-    if _open_details(dashboard, "a job has no environment; Enter lists its processes, which have one"):
-        dashboard.is_time_shown = False
-        dashboard.is_context_shown = is_time_shown or not (has_details and dashboard.is_context_shown)
-
-
-def _toggle_time(dashboard: DashboardState) -> None:
-    """Switches the details of a process between plots and the time breakdown."""
-    has_details = dashboard.details_pid is not None
-    if _open_details(dashboard, "the time breakdown is for one process; Enter lists the processes of this job"):
-        dashboard.is_time_shown = not (has_details and dashboard.is_time_shown)
-
-
-def _open_details(dashboard: DashboardState, message_for_job: str) -> bool:
-    """Opens the details of the selected process unless details are open. Returns whether details are open.
-
-    Shows `message_for_job` if a job is selected.
-    """
-    if dashboard.details_pid is not None:
-        return True
-    row = dashboard.selected_job_row() if dashboard.page == "overview" else None
-    if dashboard.page != "processes":
-        dashboard.show_page("processes")
-    if row is not None and row.pid is not None:
-        dashboard.selected_rows["processes"] = str(row.pid)
-        dashboard.details_opened_from = "overview"
-    dashboard.render_context()  # drawing selects a row
-    if dashboard.selected_pid is None:
-        dashboard.show_message(message_for_job)
-        return False
-    dashboard.details_pid = dashboard.selected_pid
-    return True
 
 
 # Time
@@ -457,17 +366,18 @@ ACTION_FUNCTIONS: dict[str, Callable[[DashboardState], object]] = {
     "move_first": lambda dashboard: dashboard.move_to(0),
     "move_last": lambda dashboard: dashboard.move_to(max(0, dashboard.list.count - 1)),
     "enter": enter,
-    "edit_filter": _edit_filter,
-    "edit_search": _edit_search,
-    "choose_sort": _choose_sort,
-    "sort_left": lambda dashboard: _turn_sort(dashboard, -1),
-    "sort_right": lambda dashboard: _turn_sort(dashboard, 1),
-    "invert_sort": _invert_sort,
-    "tag_process": _tag_process,
-    "untag_all": _untag_all,
-    "choose_signal": _choose_signal,
-    "toggle_time": _toggle_time,
-    "toggle_surroundings": _toggle_process_context,
+    "edit_filter": process_actions.edit_filter,
+    "edit_search": process_actions.edit_search,
+    "choose_sort": process_actions.choose_sort,
+    "sort_left": lambda dashboard: process_actions.turn_sort(dashboard, -1),
+    "sort_right": lambda dashboard: process_actions.turn_sort(dashboard, 1),
+    "invert_sort": process_actions.invert_sort,
+    "tag_process": process_actions.tag_process,
+    "untag_all": process_actions.untag_all,
+    "choose_signal": process_actions.choose_signal,
+    "toggle_forest": process_actions.toggle_forest,
+    "toggle_time": process_actions.toggle_time,
+    "toggle_surroundings": process_actions.toggle_process_context,
     "toggle_pause": lambda dashboard: dashboard.time.toggle_pause(),
     "step_back": lambda dashboard: dashboard.time.step(-1),
     "step_forward": lambda dashboard: dashboard.time.step(1),
@@ -484,7 +394,9 @@ ACTION_FUNCTIONS: dict[str, Callable[[DashboardState], object]] = {
 
 
 class Dashboard(DashboardState):
-    """Dashboard of one host, which handles keys, clicks and the mouse wheel."""
+    """Dashboard of one host, which handles keys, clicks, drags and the mouse wheel."""
+
+    _dragged = ""  # the action of the dragged target: "scroll" or "scrub"
 
     def press(self, key: str, character: str | None = None) -> bool:
         if key in keys.ALWAYS:
@@ -543,9 +455,11 @@ class Dashboard(DashboardState):
             if context is not None:
                 choose_tab(self, context, int(argument) if argument else None)
         elif action == "sort":
-            sort_by(self, argument)
+            process_actions.sort_by(self, argument)
         elif action == "scrub":
             self.time.seek(float(argument))
+        elif action == "scroll":
+            self.scroll_to(int(argument))
         elif action == "device":
             self.device_index, self.core_index = int(argument), None
             if self.page == "overview":
@@ -558,6 +472,25 @@ class Dashboard(DashboardState):
             if was == self.list.cursor and self.page in ("overview", "processes"):
                 enter(self)
         return True
+
+    def grab(self, column: int, row: int) -> bool:
+        """Begins to drag the scroll bar or the scrubber. Returns False if neither is at this cell."""
+        target = self.drawn.target_at(column, row)
+        if target is None or target.action not in ("scroll", "scrub") or self.open_dialog is not None:
+            return False
+        self._dragged = target.action
+        return self.click(column, row)
+
+    def drag(self, column: int, row: int) -> None:
+        target = self.drawn.nearest_target(self._dragged, column, row)
+        if target is not None:
+            self.click(target.left, target.row)
+
+    def scroll_to(self, top: int) -> None:
+        """Makes this row the first visible one of the list, and moves the cursor into the visible part."""
+        where = self.list
+        where.top = top
+        self.move_to(min(max(where.cursor, top), top + where.height - 1))
 
     def scroll(self, lines: int) -> None:
         """Scrolls the open dialog; without a dialog, moves the cursor of the list."""

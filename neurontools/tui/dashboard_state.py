@@ -218,11 +218,11 @@ class DashboardState(FeedView):
         """Moves the cursor of the page's list to the row at `position`, or the nearest existing row."""
         where = self.list
         context = self.render_context() if self.page in JOB_PAGES else None
-        rows = self.rows(context) if context is not None else None
-        count = where.count if rows is None else len(rows)
+        keys = self.row_keys(context) if context is not None else None
+        count = where.count if keys is None else len(keys)
         where.cursor = min(max(0, position), max(0, count - 1))
-        if rows:
-            self.selected_rows[self.page] = rows[where.cursor].key
+        if keys:
+            self.selected_rows[self.page] = keys[where.cursor]
         elif self.page in DEVICE_PAGES:
             self.device_index = where.cursor
 

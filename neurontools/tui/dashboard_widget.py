@@ -159,6 +159,12 @@ class InteractivePage(Protocol):
     def click(self, column: int, row: int) -> bool:
         """Handles a mouse click. Returns False if there is no click target at this cell."""
 
+    def grab(self, column: int, row: int) -> bool:
+        """Handles a pressed mouse button. Returns whether the page wants `drag` calls until its release."""
+
+    def drag(self, column: int, row: int) -> None:
+        """Handles a move of the mouse to a cell after `grab` returned True."""
+
     def scroll(self, lines: int) -> None:
         """Handles the mouse wheel. Negative `lines` scroll up."""
 
@@ -177,6 +183,7 @@ class DashboardWidget(Widget, can_focus=True):
         self.when_drawn: Callable[[], None] | None = None  # callback after the first full draw
         self.is_behind: Callable[[], bool] = lambda: False  # callback: whether terminal output is queued
         self._is_redraw_pending = self._is_whole_pending = False
+        self._is_dragging = self._has_dragged = False
         self.paint: Callable[[str], None] | None = None  # function that writes to the terminal; None: Textual writes
 
     def redraw(self, *, whole: bool = False) -> None:
@@ -238,8 +245,25 @@ class DashboardWidget(Widget, can_focus=True):
             event.prevent_default()
             self.redraw()
 
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        self._is_dragging = self._has_dragged = self.dashboard.grab(event.x, event.y)
+        if self._is_dragging:
+            self.capture_mouse()
+            self.redraw()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self._is_dragging:
+            self.dashboard.drag(event.x, event.y)
+            self.redraw()
+
+    def on_mouse_up(self) -> None:
+        if self._is_dragging:
+            self._is_dragging = False
+            self.release_mouse()
+
     def on_click(self, event: events.Click) -> None:
-        if self.dashboard.click(event.x, event.y):
+        """Handles a click, except the one that Textual reports at the end of a drag."""
+        if not self._has_dragged and self.dashboard.click(event.x, event.y):
             self.redraw()
 
     def on_mouse_scroll_up(self) -> None:

@@ -186,6 +186,14 @@ class FleetDashboard:
             return True
         return False
 
+    def grab(self, column: int, row: int) -> bool:
+        """Returns False: the page has nothing to drag."""
+        del column, row
+        return False
+
+    def drag(self, column: int, row: int) -> None:
+        """Does nothing, as `grab` never starts a drag."""
+
     def scroll(self, lines: int) -> None:
         self._move(lines)
 

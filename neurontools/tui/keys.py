@@ -67,6 +67,9 @@ ACTIONS = (
     KeyAction(
         ("K", "f9"), "K, F9", "choose_signal", "send a signal to the tagged or the selected process", "Processes"
     ),
+    KeyAction(
+        ("Y",), "Y", "toggle_forest", "tree of all processes with parents and children, or the list", "Processes"
+    ),
     KeyAction(("P",), "P", "toggle_time", "where the time of the process goes: parts, operators, graphs", "Processes"),
     KeyAction(("E",), "E", "toggle_surroundings", "environment and tree of the process, or its plots", "Processes"),
     KeyAction(("p", "z"), "p, z", "toggle_pause", "pause, and resume where it is live", "Time"),
@@ -102,7 +105,10 @@ def help_lines(actions: tuple[KeyAction, ...] = ACTIONS) -> tuple[str, ...]:
             group = action.group
             lines += ["", group] if lines else [group]
         lines.append(f"  {action.shown:<10} {action.text}")
-    lines += ["", "The mouse: click tabs, rows, columns, devices and the scrubber; the wheel scrolls."]
+    lines += [
+        "",
+        "The mouse: click tabs, rows, columns, devices; drag scroll bar and scrubber; the wheel scrolls.",
+    ]
     return tuple(lines)
 
 

@@ -12,7 +12,13 @@ from dataclasses import asdict, dataclass, field
 from neurontools.client.backfill import EndedProcessFetch, EndedProcessLog
 from neurontools.client.events import HostEvent
 from neurontools.client.feed import Feed, LiveFeed
-from neurontools.driver.processes import OwnUsage, ProcessContext, read_process_context
+from neurontools.driver.processes import (
+    OwnUsage,
+    ProcessContext,
+    ProcessTreeEntry,
+    read_process_context,
+    read_process_forest,
+)
 from neurontools.model import EndedProcess, Host, Snapshot, VcpuUsage
 from neurontools.model.health import verdicts
 from neurontools.model.host import vcpu_usage_between
@@ -21,6 +27,7 @@ from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.render_context import DisplayThresholds, ProcessCost, RenderContext
 from neurontools.views.overview_page import job_rows
 from neurontools.views.process_table import BY_KEY, JobRow
+from neurontools.views.process_tree import tree_rows
 from neurontools.views.processes_page import process_rows
 from neurontools.views.screen import list_entries, match_position, matching_rows, page_named
 from neurontools.views.time_cursor import TimeCursor
@@ -56,6 +63,7 @@ class AuxiliaryData:
         self._ended_log = EndedProcessLog()
         self._fetch: EndedProcessFetch | None = None
         self._process_context: tuple[float, ProcessContext] | None = None
+        self._process_forest: tuple[float, tuple[ProcessTreeEntry, ...]] | None = None
         self._host: tuple[float, Host] | None = None  # time and host of the last snapshot of `host_rates`
         self._rates = HostRates(-1.0)
         self._own_usage = OwnUsage()
@@ -114,6 +122,18 @@ class AuxiliaryData:
         if cached is None or cached[1].pid != pid or now_seconds - cached[0] >= _AGAIN_SECONDS:
             found = read_process_context(pid, selected.process.started_at_unix_seconds)
             cached = self._process_context = now_seconds, found
+        return cached[1]
+
+    def process_forest(self, figures: Figures) -> tuple[ProcessTreeEntry, ...]:
+        """Returns the trees of the processes that use devices and run here. Reads them every 5 s; () in a replay."""
+        if not isinstance(self._feed, LiveFeed):
+            return ()
+        now_seconds = time.monotonic()
+        cached = self._process_forest
+        if cached is None or now_seconds - cached[0] >= _AGAIN_SECONDS:
+            processes = [each.process for each in figures.by_pid.values() if not each.process.synthetic]
+            found = read_process_forest({process.pid: process.started_at_unix_seconds for process in processes})
+            cached = self._process_forest = now_seconds, found
         return cached[1]
 
 
@@ -210,6 +230,7 @@ class FeedView:
     filter_text: str = ""
     searches: dict[str, str] = field(default_factory=dict)  # search text by list
     selected_rows: dict[str, str] = field(default_factory=dict)  # key of the selected job or process, by page
+    is_forest_shown: bool = False  # whether the process list shows the tree of all processes
     details_pid: int | None = None
     is_context_shown: bool = False  # whether process details show environment and process tree, not plots
     is_time_shown: bool = False  # whether process details show the time breakdown, not plots
@@ -234,6 +255,8 @@ class FeedView:
 
     @property
     def _list_name(self) -> str:
+        if self.page == "processes" and self.details_pid is None and self.is_forest_shown:
+            return "forest"
         return "context" if self.is_context_list else self.page
 
     @property
@@ -324,6 +347,8 @@ class FeedView:
         if self.is_context_list:
             context.process_context = self.auxiliary.process_context(self._figures, self.details_pid)
         elif self.page in JOB_PAGES:
+            if self._list_name == "forest":
+                context.process_forest = self.auxiliary.process_forest(self._figures)
             self._follow_selected(context)
         elif self.page == "usage":
             context.ended = self.device_filter.filter_ended(self.auxiliary.ended(snapshot), snapshot, self._hidden)
@@ -352,15 +377,23 @@ class FeedView:
     def rows(self, context: RenderContext) -> Sequence[JobRow] | None:
         """Returns the rows of jobs and processes on the current page; None if the page lists something else."""
         if context.page == "processes":
-            return process_rows(context) if context.process_context is None else None
+            is_list = context.process_context is None and context.process_forest is None
+            return process_rows(context) if is_list else None
         return job_rows(context) if context.page == "overview" and not context.is_tree_shown else None
+
+    def row_keys(self, context: RenderContext) -> Sequence[str] | None:
+        """Returns the keys of the rows of jobs and processes on the current page; None if it lists something else."""
+        if context.process_forest is not None:
+            return [str(entry.pid) for entry in tree_rows(context)]
+        rows = self.rows(context)
+        return None if rows is None else [row.key for row in rows]
 
     def _follow_selected(self, context: RenderContext) -> None:
         """Moves the cursor to the current row of the selected job or process. Rows can move between snapshots."""
-        rows = self.rows(context)
-        if rows is None:
+        keys = self.row_keys(context)
+        if keys is None:
             return
-        where, keys = self.list, [row.key for row in rows]
+        where = self.list
         selected = self.selected_rows.get(self.page)
         if selected in keys:
             where.cursor = keys.index(selected)

@@ -41,6 +41,7 @@ from neurontools.views.process_table import (
     sort_rows,
     straggler_text,
 )
+from neurontools.views.process_tree import process_tree_page, tree_entries
 
 _ValueType = TypeVar("_ValueType")
 
@@ -55,6 +56,8 @@ def process_page(context: RenderContext, width: int, height: int) -> TextPage:
         text = f" this process holds no cores at the moment shown{context.key_hint('; Esc goes back')}"
         page.add_lines(fit(((text, "dim"),), width))
         return page
+    if context.process_forest is not None:
+        return process_tree_page(context, width, height)
     rows = process_rows(context)
     every = context.figures.tab_figures(context.pid)
     page = TextPage([_list_heading(context, rows, len(every), width)])
@@ -83,6 +86,8 @@ def process_entries(context: RenderContext, every: bool) -> list[SearchEntry]:
     """Returns the rows of the process list, or of a shown environment and process tree, as search entries."""
     if context.process_context is not None:
         return process_context_entries(context.process_context)
+    if context.process_forest is not None:
+        return tree_entries(context)
     if context.details_pid is not None:
         return []
     return job_search_entries(process_rows(context, every=every), context.figures)

@@ -32,7 +32,7 @@ from neurontools.views.drawing.lines import (
     styled,
     width_of,
 )
-from neurontools.views.drawing.render_context import RenderContext, SearchEntry, framed
+from neurontools.views.drawing.render_context import RenderContext, SearchEntry, add_scroll_bar, framed
 
 _LEAST_LINES_WITH_LEGEND = 12
 _FRAME_CELLS, _FRAME_LINES = 100, 30  # least size of a screen whose panels have frames
@@ -143,6 +143,8 @@ def draw_screen(context: RenderContext, width: int, height: int) -> TextPage:
                 body.lines[target.row] = styled(body.lines[target.row], FOUND)
         _fit_lines(body, width - 2 * is_framed)
         page.append_page(framed(context, body, width) if is_framed else body)
+        if is_framed and context.has_keys:
+            add_scroll_bar(page, width, context.glyphs)
     page.append_page(foot)
     del page.lines[height:]
     if context.glyphs is ASCII:

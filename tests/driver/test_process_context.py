@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from neurontools.driver.processes import MOST_TREE_PROCESSES, process_tree, read_process_context
+from neurontools.driver.processes import MOST_TREE_PROCESSES, process_tree, read_process_context, read_process_forest
 from neurontools.util.process_text import HIDDEN
 from tests.harness.waiting import run_to_end, wait_until
 
@@ -41,6 +41,21 @@ def test_environment_and_tree(process: subprocess.Popen[bytes]) -> None:
     assert found.tree[own - 1].pid == os.getpid()
     assert [each.command for each in found.tree[own:]] == ["sh -c sleep 1000 & wait", "sleep 1000"]
     assert [each.depth for each in found.tree] == list(range(len(found.tree)))
+
+
+def test_trees_of_several_processes_have_each_of_them_once(process: subprocess.Popen[bytes]) -> None:
+    (child,) = psutil.Process(process.pid).children()
+    started = {child.pid: child.create_time(), os.getpid(): None, process.pid: None}
+    forest = read_process_forest(started)
+    found = {entry.pid: entry for entry in forest}
+    assert len(found) == len(forest)
+    own = found[os.getpid()].depth
+    assert [(found[pid].depth, found[pid].command) for pid in (process.pid, child.pid)] == [
+        (own + 1, "sh -c sleep 1000 & wait"),
+        (own + 2, "sleep 1000"),
+    ]
+    assert forest.index(found[child.pid]) == forest.index(found[process.pid]) + 1
+    assert read_process_forest({process.pid: time.time() - 10_000}) == (), "another process had this PID"
 
 
 def test_another_process_with_the_pid_and_one_that_has_ended_are_told(process: subprocess.Popen[bytes]) -> None:

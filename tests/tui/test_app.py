@@ -110,6 +110,22 @@ async def test_keys_clicks_and_sizes_reach_the_board(tmp_path: Path, monkeypatch
     assert "Health:" in saved.read_text().replace("&#160;", " ")
 
 
+async def test_the_scroll_bar_follows_the_mouse_while_it_is_dragged() -> None:
+    app = NeuronTop(dashboard_of("processes"), "dark")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await type_keys(pilot, "x")
+        rows = [target.row for target in app.dashboard.drawn.targets if target.action == "scroll"]
+        place, most = app.dashboard.list, app.dashboard.list.count - len(rows)
+        await pilot.mouse_down("DashboardWidget", offset=(99, rows[0]))
+        for row, top in ((rows[-1], most), (0, 0), (29, most), (rows[len(rows) // 2], None)):
+            await pilot.hover("DashboardWidget", offset=(50, row))
+            assert place.top == top if top is not None else 0 < place.top < most
+        await pilot.mouse_up("DashboardWidget", offset=(50, rows[0]))
+        await pilot.hover("DashboardWidget", offset=(99, rows[-1]))
+        assert place.top == 0, "it was released"
+        assert place.top <= place.cursor < place.top + len(rows)
+
+
 async def test_q_quits_and_saves_the_settings(tmp_path: Path) -> None:
     app = NeuronTop(dashboard_of(), "dark", tmp_path / "settings.json")
     async with app.run_test(size=(100, 30)) as pilot:

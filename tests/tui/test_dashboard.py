@@ -338,6 +338,15 @@ def test_the_cursor_stays_on_its_process() -> None:
     assert (dashboard.selected_rows["overview"], dashboard.list.cursor) == (selected, 1), "when one before it ends"
 
 
+def test_the_tree_of_all_processes_leads_to_details_and_signals(dashboard: Dashboard) -> None:
+    assert "Process tree: 32 with Neuron devices, 0 parents and children" in press(dashboard, "Y")
+    assert f"Send SIGTERM to PID {FIRST_PID + 2}?" in press(dashboard, "down", "down", "K", "enter")
+    assert f"Process {FIRST_PID + 2}" in press(dashboard, "escape", "enter")
+    assert "Process tree" in press(dashboard, "escape")
+    assert "synthetic-31" in press(dashboard, "backslash", *f"{FIRST_PID + 31}", "enter", "escape", "enter")
+    assert "32 processes, 1 job" in press(dashboard, "escape", "escape")
+
+
 def test_filter_sort_tag_and_details(dashboard: Dashboard) -> None:
     assert "11 of 32 processes" in press(dashboard, "w", "/", *"tag~synthetic-1", "enter")
     press(dashboard, "s")

@@ -81,6 +81,11 @@ class TextPage:
         found = (target for target in reversed(self.targets) if target.row == row)
         return next((target for target in found if target.left <= column < target.right), None)
 
+    def nearest_target(self, action: str, column: int, row: int) -> ClickTarget | None:
+        """Returns the clickable area with this action that is nearest to a cell; None if there is none."""
+        found = [target for target in self.targets if target.action == action]
+        return min(found, key=lambda target: abs(target.row - row) + abs(target.left - column), default=None)
+
 
 def line_width(line: Iterable[Run]) -> int:
     """Returns the number of terminal cells of a line."""

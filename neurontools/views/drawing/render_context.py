@@ -10,11 +10,11 @@ from neurontools.client.events import HostEvent
 from neurontools.model import EndedProcess, Severity, Snapshot, VcpuUsage
 from neurontools.views.drawing.figures import DeviceFilter, Figures, ProcessFigures
 from neurontools.views.drawing.glyphs import UNICODE, Glyphs
-from neurontools.views.drawing.lines import SELECTED, Line, Run, TextPage, clip, fit, styled
+from neurontools.views.drawing.lines import SELECTED, ClickTarget, Line, Run, TextPage, clip, fit, styled
 
 if TYPE_CHECKING:
     from neurontools.client.samples import Series
-    from neurontools.driver.processes import ProcessContext
+    from neurontools.driver.processes import ProcessContext, ProcessTreeEntry
     from neurontools.model.health import Verdict
 
 LAYOUTS = ("full", "compact", "classic")
@@ -105,6 +105,7 @@ class RenderContext:
     tagged: frozenset[int] = frozenset()
     details_pid: int | None = None
     is_time_shown: bool = False  # whether to show the time breakdown of a process instead of its details
+    process_forest: tuple[ProcessTreeEntry, ...] | None = None  # trees, which replace the process list; None: the list
     process_context: ProcessContext | None = None  # environment and process tree, which replace the plots of a process
     colour_by: str = "utilization"  # colours on the topology page: by "utilization" or "memory"
     device_index: int = 0  # selected device on the topology and history pages
@@ -183,6 +184,24 @@ def add_scrolled_list(
     positions = range(top, min(count, top + height))
     lines = [styled(draw(position), SELECTED) if position == cursor else draw(position) for position in positions]
     page.add_list(lines, count, height, top)
+
+
+def add_scroll_bar(page: TextPage, width: int, glyphs: Glyphs) -> None:
+    """Draws a scroll bar in the frame beside the list if the list has more rows than the framed `page` shows.
+
+    A click on the bar triggers the action "scroll" with the row of the list that becomes the first visible one.
+    """
+    rows = sorted({target.row for target in page.targets if target.action == "row"})
+    hidden = page.list_count - len(rows)
+    if hidden <= 0 or len(rows) < _LEAST_SCROLL_LINES:
+        return
+    thumb = max(1, len(rows) * len(rows) // page.list_count)
+    first = round(min(1.0, page.list_top / hidden) * (len(rows) - thumb))
+    for number, row in enumerate(rows):
+        bar: Run = (glyphs.full, "dim") if first <= number < first + thumb else (glyphs.vertical, "rule")
+        page.lines[row] = (*page.lines[row][:-1], bar)  # replaces the right side of the frame
+        top = round(number / (len(rows) - 1) * hidden)
+        page.targets.append(ClickTarget(row, width - 1, width, "scroll", str(top)))
 
 
 def severity_mark(glyphs: Glyphs, severity: Severity) -> str:
