@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from neurontools import catalog, rows
 from neurontools.views.query_fields import FIELDS, parse_format, query_rows, query_text
+from neurontools.views.top_document import top_document, top_json
 from tests.harness.scenario_host import ScenarioHost
 
 
@@ -26,6 +29,19 @@ def test_rows_are_those_of_the_query() -> None:
         found = query_rows(snapshot, peak, lnc, (), of_cores=of_cores)
         asked = query_text(fields, found, parse_format("json"))
         assert json.loads(asked) == made
+
+
+def test_scalars_are_the_known_numbers_of_one_process() -> None:
+    host = ScenarioHost("trn1.32xlarge", "steady", neuroncores=3)
+    host.at(10)
+    snapshot = host.at(11)
+    process = json.loads(top_json(top_document(snapshot)))["processes"][0]
+    found = rows.scalars(snapshot, process["pid"])
+    numbers = {name: value for name, value in process.items() if type(value) in (int, float)}
+    del numbers["pid"]
+    assert numbers
+    assert found == pytest.approx({f"neuron/{name}": value for name, value in numbers.items()})
+    assert rows.scalars(snapshot) == {}, "this process holds no core"
 
 
 def test_a_core_has_its_process_and_its_device() -> None:
