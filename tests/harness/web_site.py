@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import signal
 import ssl
+import subprocess
 from collections.abc import Callable, Iterator
 
 from tests.harness.waiting import HANG_SECONDS
@@ -61,3 +63,18 @@ class Site:
         finally:
             response.close()  # it has the connection too
             client.close()
+
+
+class Served(Site):
+    """A running neuron-top --serve."""
+
+    def __init__(self, port: int, process: subprocess.Popen[bytes]) -> None:
+        super().__init__(port)
+        self.process = process
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(HANG_SECONDS)
+
+
+Serve = Callable[..., Served]

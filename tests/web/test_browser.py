@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,25 +18,11 @@ from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.secret_file import TOKEN, write_secret
 from tests.harness.waiting import wait_until
-from tests.harness.web_site import Site
+from tests.harness.web_site import Serve, Site
 
 pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="chromium is not installed")
 
 NASTY = "<img src=x onerror=document.title='owned'>"
-
-
-@pytest.fixture(scope="module")
-def shared_browser() -> Iterator[chromium.Chromium]:
-    with chromium.chromium() as found:
-        yield found
-
-
-@pytest.fixture
-def browser(shared_browser: chromium.Chromium) -> chromium.Chromium:
-    """A window of its own."""
-    shared_browser.new_page()
-    shared_browser.call("Emulation.setDeviceMetricsOverride", width=1000, height=900, deviceScaleFactor=1, mobile=False)
-    return shared_browser
 
 
 @pytest.fixture
@@ -93,18 +78,25 @@ SMALL = """
 @pytest.mark.skipif(not AXE.exists(), reason="make viewers has not installed axe-core")
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (390, "light"), (1400, "light"), (1400, "dark")])
 def test_pages_are_accessible_and_fit_a_phone(
-    browser: chromium.Chromium, start_daemon: StartDaemon, flags: tuple[str, ...], port: int, width: int, scheme: str
+    browser: chromium.Chromium, start_daemon: StartDaemon, serve: Serve, tmp_path: Path, width: int, scheme: str
 ) -> None:
-    start_daemon("--load", "ecc-burst", *("1" if flag == "0.05" else flag for flag in flags))
+    """The page of many hosts, every page of one host, and the details of a process, a device, a core and a job."""
+    daemon = start_daemon("--load", "ecc-burst", "--simulate", "trn1.2xlarge", "--interval", "1")
+    (tmp_path / "hosts").write_text(f"node unix:{daemon.socket}\ngone unix:{tmp_path}/nobody.sock\n")
+    site = serve("--hostfile", str(tmp_path / "hosts"))
+    wait_until(lambda: ">1 live<" in (found := site.ask("/top/hosts")[2]) and ">1 lost<" in found)
     browser.call("Emulation.setDeviceMetricsOverride", width=width, height=844, deviceScaleFactor=1, mobile=width < 640)
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-    for page in PAGES:
-        browser.load(address(port, page.name))
+    pid = daemon.snapshot().processes[0].pid
+    details = (f"processes?details={pid}", "history?device=0&core=0", "overview?tree=1", "processes?filter=util<0")
+    hosts = ("hosts", "hosts?group=type", "hosts?filter=nothing")
+    for page in (*hosts, *(f"host/node/{each}" for each in (*(page.name for page in PAGES), *details))):
+        browser.load(f"http://127.0.0.1:{site.port}/top/{page}")
         browser.value(f"{AXE.read_text()}; 0")
-        assert browser.value(VIOLATIONS) == [], page.name
-        assert browser.value("document.documentElement.scrollWidth") <= width, page.name
+        assert browser.value(VIOLATIONS) == [], page
+        assert browser.value("document.documentElement.scrollWidth") <= width, page
         if width < 640:
-            assert browser.value(SMALL) == [], page.name
+            assert browser.value(SMALL) == [], page
 
 
 HOSTILE = """

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,25 +12,10 @@ import pytest
 from neurontools.cli.top import command
 from neurontools.util.errors import EXIT_INTERRUPTED
 from tests.harness.command import call_main
-from tests.harness.dashboard_terminal import TOP
-from tests.harness.running_daemon import RunningDaemon, StartDaemon, shared
+from tests.harness.running_daemon import RunningDaemon, shared
 from tests.harness.secret_file import TOKEN, write_secret
-from tests.harness.waiting import HANG_SECONDS, wait_until
-from tests.harness.web_site import Site
-
-Serve = Callable[..., "Served"]
-
-
-class Served(Site):
-    """A running neuron-top --serve."""
-
-    def __init__(self, port: int, process: subprocess.Popen[bytes]) -> None:
-        super().__init__(port)
-        self.process = process
-
-    def end(self, number: signal.Signals) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(HANG_SECONDS)
+from tests.harness.waiting import wait_until
+from tests.harness.web_site import Serve
 
 
 @pytest.fixture(scope="module")
@@ -39,41 +23,6 @@ def shared_daemon() -> Iterator[RunningDaemon]:
     """One daemon for all. It ticks seldom: what it remembers is asked for again and again."""
     with shared("--simulate", "trn1.2xlarge", "--interval", "0.1") as daemon:
         yield daemon
-
-
-@pytest.fixture
-def serve(port: int) -> Iterator[Serve]:
-    """Starts `neuron-top --serve` with these options, and waits until it says that it serves."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(*arguments: str) -> Served:
-        top = [*TOP, "--serve", f"127.0.0.1:{port}", *arguments]
-        process = subprocess.Popen(top, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        started.append(process)
-        assert process.stderr is not None
-        line = process.stderr.readline().decode()
-        assert line == f"neuron-top: serving at http://127.0.0.1:{port}/top/\n"
-        return Served(port, process)
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        assert process.stderr is not None
-        said = process.stderr.read().decode()
-        process.stderr.close()
-        assert "Traceback" not in said, said
-
-
-@pytest.fixture
-def hostfile(start_daemon: StartDaemon, tmp_path: Path) -> tuple[Path, list[RunningDaemon]]:
-    """Two hosts, and one that isn't there."""
-    flags = ("--simulate", "trn1.2xlarge", "--load", "steady", "--interval", "0.05")
-    daemons = [start_daemon(*flags, name=f"{number}.sock") for number in (1, 2)]
-    file = tmp_path / "hosts"
-    lines = [f"node-{number} unix:{daemon.socket}" for number, daemon in enumerate(daemons, 1)]
-    file.write_text("\n".join([*lines, f"gone unix:{tmp_path}/nobody.sock", ""]))
-    return file, daemons
 
 
 @pytest.mark.slow
