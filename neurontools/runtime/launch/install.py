@@ -7,6 +7,7 @@ import functools
 import multiprocessing.forkserver
 import multiprocessing.spawn
 import os
+import re
 import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from typing import Any
 from neurontools.driver.environment import SUMMARY_DIRECTORY, is_shapes_only
 from neurontools.runtime.launch import import_hook
 from neurontools.runtime.launch.device_name import DEVICE_VARIABLE, choose_device_name, explain_other_name
+from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 from neurontools.util.errors import UserError
 from neurontools.util.terminal import escape_controls
 
@@ -66,6 +68,7 @@ def install_runtime(
     if choice.name == "neuron":  # accelerate and transformers then use torch.neuron instead of torch_xla
         os.environ.setdefault("USE_TORCH_XLA", "0")
     explain_other_name(choice)
+    repeat_torchscript_reasons()
     patch_tensor_sharing(receive_tensor)
     run_before_immediate_exit()
     before_report_hooks.append(AdviceReporter(environment))
@@ -243,6 +246,29 @@ def hide_launcher_frames() -> None:
             first = first.tb_next
         # Without a frame of the script, the error is the launcher's own, and its frames are of use.
         shown(kind, error.with_traceback(first or traceback), first or traceback)
+
+    sys.excepthook = show
+
+
+_TORCHSCRIPT_ERROR = re.compile(
+    r"^The following operation failed in the TorchScript .*?^(?:\w+Error: )+([^\n]+)", re.MULTILINE | re.DOTALL
+)
+
+
+def torchscript_reason(error: BaseException) -> str | None:
+    """Returns the reason that an error from TorchScript has between its tracebacks. None for any other error."""
+    match = _TORCHSCRIPT_ERROR.search(str(error)) if isinstance(error, RuntimeError) else None
+    return None if match is None else match[1]
+
+
+def repeat_torchscript_reasons() -> None:
+    """Makes sys.excepthook end with the reason of an error from TorchScript, such as the refusal of an input."""
+    shown = sys.excepthook
+
+    def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        shown(kind, error, traceback)
+        if (reason := torchscript_reason(error)) is not None:
+            write_stderr_line(f"neurontools: {escape_controls(reason)}")
 
     sys.excepthook = show
 
