@@ -55,15 +55,20 @@ def test_the_line_is_drawn_anew_as_much_as_fits_and_gone_at_the_end(on_terminal:
 
 
 @pytest.mark.slow
-def test_the_script_has_a_terminal_too_and_its_lines_stay_whole(on_terminal: Start, tmp_path: Path) -> None:
+def test_the_script_and_its_debugger_have_a_terminal_and_whole_lines(on_terminal: Start, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
         "import os, sys\n"
         "print(sys.stdout.isatty(), sys.stderr.isatty(), os.get_terminal_size(), flush=True)\n"
         "for number in range(200): print('line', number, file=sys.stderr if number % 3 else sys.stdout, flush=True)\n"
         "print('50%', end='', flush=True)\n"
-        "print('\\r100%', flush=True)\n" + TRAINING
+        "print('\\r100%', flush=True)\n"
+        "answer = 6 * 7\n"
+        "breakpoint()\n" + TRAINING
     )
     run = on_terminal(120, "script.py")
+    for prompt, typed in ((r"\(Pdb\) ", "p answer * 100\n"), (r"4200\r\n(.|\n)*\(Pdb\) ", "c\n")):
+        run.read_until(prompt)
+        run.type(typed)
     run.read_until(FRAME.pattern)
     (tmp_path / "stop").touch()
     exit_code, written = run.end()
