@@ -24,6 +24,12 @@ _READS_UNTIL_COMPILED = 300
 Compiling pays off for a live view, but not for the one snapshot of neuron-ls.
 """
 
+_SNAPSHOTS_UNTIL_COMPILED = 10
+"""Number of snapshots that a view reads before the readers of all types in them are compiled.
+
+A snapshot has one message of some types, so these would not be compiled in the first minutes of the view.
+"""
+
 _MOST_REMEMBERED = 1024
 _LONGEST_REMEMBERED_BYTES = 200
 _MISSES_AT_FIRST, _MISSES_RATIO = 160, 0.125
@@ -127,6 +133,18 @@ class _Plan:
             values[name] = tuple(plan.convert(item) for item in getattr(message, name))
         return self.kind(**values)
 
+    def read_repeatedly(self, message: Any) -> Any:
+        """Reads a message, one of many, and compiles the readers of all its parts after the first few messages."""
+        if self._reads >= _SNAPSHOTS_UNTIL_COMPILED and self.read == self._read:
+            self._compile_used()
+        return self.read(message)
+
+    def _compile_used(self) -> None:
+        if self.read == self._read and self._reads:
+            self.read, self.convert = self._compiled(), self._convert_cached
+        for plan in [plan for _, _, plan in self.parts] + [plan for _, plan in self.repeated_parts]:
+            plan._compile_used()  # noqa: SLF001 - of the same class
+
     def check(self, message: Any, most_parts: int) -> int:
         """Raises ValueError for an unknown enum value, or for more than `most_parts` items in repeated fields.
 
@@ -179,17 +197,17 @@ class _Plan:
         for name, plan in self.repeated_parts:
             names[f"plan_{name}"] = plan
             values[name] = f"tuple([plan_{name}.convert(part) for part in m.{name}])"
-        arguments = ", ".join(f"{name}={value}" for name, value in values.items())
-        return _compile_function(f"    return kind({arguments})\n", names)
+        return _compile_function(self.kind, names, [f"part.{name} = {value}" for name, value in values.items()])
 
     def _expressions(self) -> tuple[dict[str, Any], dict[str, str]]:
         """Returns names for the generated code, and for each field the expression that reads it from a message `m`.
 
         Fields that are messages themselves have no expression here.
         """
-        names: dict[str, Any] = {"kind": self.kind, "enum_name": _enum_name}
+        names: dict[str, Any] = {"enum_name": _enum_name}
         values = {name: f"m.{name}" for name in self.scalars}
-        values |= {name: f"m.{name} if has({name!r}) else None" for name in self.optional}
+        # Most optional values are there and not 0, so that HasField, which is slow, need not be asked.
+        values |= {name: f"value if (value := m.{name}) or has({name!r}) else None" for name in self.optional}
         values |= {name: f"tuple(m.{name})" for name in self.repeated}
         for name, enum in self.enums:
             names[f"enum_{name}"] = {_prefix(enum) + member.name: member for member in enum}
@@ -225,21 +243,26 @@ class _LatePlan(_Plan):
         own = {"__slots__": ("_message",), "__getattr__": late, "__class__": property(lambda _self: kind)}
         late_type = type(kind.__name__, (kind,), own)
         names, values = self._expressions()
-        names |= {"new": object.__new__, "late_type": late_type, "set_message": vars(late_type)["_message"].__set__}
-        names |= {f"set_{name}": getattr(kind, name).__set__ for name in values}
-        lines = [f"    set_{name}(part, {value})\n" for name, value in values.items()]
-        for name, optional, _ in self.parts:
-            if optional:
-                names[f"set_{name}"] = getattr(kind, name).__set__
-                lines.append(f"    if not has({name!r}): set_{name}(part, None)\n")
-        return _compile_function(
-            "".join(["    part = new(late_type)\n", *lines, "    set_message(part, m)\n", "    return part\n"]), names
-        )
+        statements = [f"part.{name} = {value}" for name, value in values.items()]
+        statements += [f"if not has({name!r}): part.{name} = None" for name, optional, _ in self.parts if optional]
+        return _compile_function(late_type, names, [*statements, "part._message = m"])
 
 
-def _compile_function(body: str, names: dict[str, Any]) -> Callable[[Any], Any]:
+def _compile_function(kind: type, names: dict[str, Any], statements: list[str]) -> Callable[[Any], Any]:
+    """Compiles a function that makes an object of a frozen dataclass from a message `m`.
+
+    The statements set the fields of `part`. Until then, `part` is of a class that is not frozen: the constructor of a
+    frozen dataclass takes longer, because it sets each field by a call.
+    """
+    unfrozen = {name: vars(object)[name] for name in ("__class__", "__setattr__", "__delattr__")}
+    names |= {
+        "new": object.__new__,
+        "kind": kind,
+        "unfrozen": type(kind.__name__, (kind,), {"__slots__": (), **unfrozen}),
+    }
+    lines = ["has = m.HasField", "part = new(unfrozen)", *statements, "part.__class__ = kind", "return part"]
     # exec is safe here: the source contains only field names of our own dataclasses.
-    exec(f"def read(m):\n    has = m.HasField\n{body}", names)  # noqa: S102
+    exec("def read(m):\n    " + "\n    ".join(lines), names)  # noqa: S102
     return cast(Callable[[Any], Any], names["read"])
 
 
@@ -293,7 +316,7 @@ def snapshot_on_demand(message: neuron_pb2.Snapshot) -> model.Snapshot:
 
     This suits views of the latest snapshot: most of a snapshot is in these parts, and a view shows few of them.
     """
-    return cast(model.Snapshot, _on_demand().read(message))
+    return cast(model.Snapshot, _on_demand().read_repeatedly(message))
 
 
 @cache
