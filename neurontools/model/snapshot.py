@@ -115,6 +115,9 @@ class LogicalNeuronCore:
     @property
     def owner_pids(self) -> tuple[int, ...]:
         """PIDs of the core's owners. There are several only if processes use different LNCs."""
+        if len(self.cores) == 1:  # the usual case, which a live view asks for thousands of times a minute
+            owner_pid = self.cores[0].owner_pid
+            return () if owner_pid is None else (owner_pid,)
         return tuple(sorted({core.owner_pid for core in self.cores if core.owner_pid is not None}))
 
     @property
@@ -137,7 +140,9 @@ class LogicalNeuronCore:
     @property
     def utilization_ratio(self) -> float | None:
         """Mean utilization of the physical cores; None if unknown for all of them."""
-        return mean_known(core.utilization_ratio for core in self.cores)
+        if len(self.cores) == 1:
+            return self.cores[0].utilization_ratio
+        return mean_known([core.utilization_ratio for core in self.cores])
 
     @property
     def flops_per_second(self) -> float | None:

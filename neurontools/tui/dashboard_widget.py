@@ -20,17 +20,28 @@ from textual.widget import Widget
 from neurontools.tui.terminal import TypedAhead
 from neurontools.tui.textual_private import forget_rendered_lines
 from neurontools.util.terminal import escape_controls
-from neurontools.views.drawing.lines import THEMES, Line, TextPage, width_of
+from neurontools.views.drawing.lines import THEMES, Line, Run, TextPage, width_of
 
 _LEAST_GAP = 6  # minimum cells between two spans; rewriting a smaller gap takes fewer bytes than skipping it
+_NO_SPAN = (1 << 30, 1 << 30)  # beyond every line
 _BEGIN, _END = "\x1b[?2026h", "\x1b[0m\x1b[?2026l"
 
 
-@cache
-def sgr(theme: str, style: str, color_system: ColorSystem | None) -> str:
-    """Returns the escape sequence that resets all attributes and sets a style."""
-    codes = rich_style(theme, style).render("|", color_system=color_system).partition("|")[0]
-    return "\x1b[0;" + codes[2:] if codes else "\x1b[0m"
+class StyleSequences(dict[str, str]):
+    """The escape sequences that reset all attributes and set a style of a theme, by the name of the style."""
+
+    def __init__(self, theme: str, color_system: ColorSystem | None) -> None:
+        super().__init__()
+        self._theme = theme
+        self._color_system = color_system
+
+    def __missing__(self, style: str) -> str:
+        codes = rich_style(self._theme, style).render("|", color_system=self._color_system).partition("|")[0]
+        self[style] = "\x1b[0;" + codes[2:] if codes else "\x1b[0m"
+        return self[style]
+
+
+_style_sequences = cache(StyleSequences)
 
 
 def update(
@@ -42,41 +53,47 @@ def update(
     """
     out: list[str] = []
     current = ""
+    sequences = _style_sequences(theme, color_system)
     for row, (line, old) in enumerate(zip(lines, before, strict=True), 1):
         if line is old or line == old:
             continue
-        runs: list[tuple[int, int, str, str]] = []
+        changes = iter(spans(line, old, width))
+        left, right = next(changes, _NO_SPAN)
         end = 0
         for text, style in line:
             start, end = end, end + width_of(text)
-            runs.append((start, end, text, style))
-        first = 0
-        for left, right in spans(line, old, width):
-            out.append(f"\x1b[{row};{left + 1}H")
-            while runs[first][1] <= left:
-                first += 1
-            for number in range(first, len(runs)):
-                start, end, text, style = runs[number]
-                if start >= right:
-                    break
-                first = number
+            while left < end:
+                if left >= start:
+                    out.append(f"\x1b[{row};{left + 1}H")
                 # Never cuts a styled text with wide characters, because it has fewer characters than terminal cells.
                 part = text if end - start != len(text) else text[max(0, left - start) : right - start]
-                state = sgr(theme, style, color_system)
+                state = sequences[style]
                 if state != current:
                     out.append(state)
                     current = state
                 out.append(part if part.isprintable() else escape_controls(part))
+                if right > end:
+                    break
+                left, right = next(changes, _NO_SPAN)
     return f"{_BEGIN}{''.join(out)}{_END}" if out else ""
 
 
 def spans(line: Line, before: Line, width: int) -> list[tuple[int, int]]:
     """Returns the ranges of cells in which two lines differ, in ascending order. Joins ranges that are close."""
     found: list[tuple[int, int]] = []
-    new_runs, old_runs = iter(line), iter(before)
+    position = equal = 0
+    for new_run, old_run in zip(line, before, strict=False):  # most lines change no width of a run
+        new_text, old_text = new_run[0], old_run[0]
+        cells = width_of(new_text)
+        if new_run != old_run:
+            if not len(new_text) == len(old_text) == cells == width_of(old_text):
+                break
+            found += _changed_part(new_run, old_run, position)
+        position += cells
+        equal += 1
+    new_runs, old_runs = iter(line[equal:]), iter(before[equal:])
     new_text, new_style = next(new_runs, ("", ""))
     old_text, old_style = next(old_runs, ("", ""))
-    position = 0
     while position < width:
         if not new_text or not old_text:
             if not new_text:
@@ -104,20 +121,22 @@ def spans(line: Line, before: Line, width: int) -> list[tuple[int, int]]:
             found.append((position, width))
             break
         length = min(len(new_text), len(old_text))
-        if new_style != old_style:
-            found.append((position, position + length))
-        else:
-            start = 0
-            while start < length and new_text[start] == old_text[start]:
-                start += 1
-            end = length
-            while end > start and new_text[end - 1] == old_text[end - 1]:
-                end -= 1
-            if start < end:
-                found.append((position + start, position + end))
+        found += _changed_part((new_text[:length], new_style), (old_text[:length], old_style), position)
         position += length
         new_text, old_text = new_text[length:], old_text[length:]
     return _merge_spans(found)
+
+
+def _changed_part(new: Run, old: Run, position: int) -> list[tuple[int, int]]:
+    """Returns the range of cells in which two runs at a position differ. Both have as many cells as characters."""
+    (new_text, new_style), (old_text, old_style) = new, old
+    start, end = 0, len(new_text)
+    if new_style == old_style:
+        while start < end and new_text[start] == old_text[start]:
+            start += 1
+        while end > start and new_text[end - 1] == old_text[end - 1]:
+            end -= 1
+    return [(position + start, position + end)] if start < end else []
 
 
 def _merge_spans(found: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -227,19 +227,19 @@ def _right_of_title(context: RenderContext, room: int) -> list[Run]:
         recording = [(f" {context.glyphs.recording} {clip(clock.recording, 24, mark=True)} ", "title_bad")]
     badge: list[Run] = [(f" {clock.badge} ", clock.style)] if clock.badge else []
     full: list[Run] = [(f" {clock.badge} {moment} " if clock.badge else f" {moment} ", clock.style)]
-    counts, brief_counts = _finding_counts(context, is_brief=False), _finding_counts(context, is_brief=True)
+    found = health.count_devices_by_severity(context.snapshot)
+    counts, brief_counts = [_finding_counts(context, found, is_brief=is_brief) for is_brief in (False, True)]
     for right in ([*recording, *counts, *full], [*counts, *full], [*brief_counts, *full], [*brief_counts, *badge]):
         if line_width(right) <= room:
             return right
     return badge or full
 
 
-def _finding_counts(context: RenderContext, *, is_brief: bool) -> list[Run]:
-    """Returns the number of devices by their severity, and the key that opens the health page.
+def _finding_counts(context: RenderContext, found: Mapping[Severity, int], *, is_brief: bool) -> list[Run]:
+    """Returns the number of devices by their severity, which is `found`, and the key that opens the health page.
 
     If `is_brief`, returns only the number of devices at the highest severity.
     """
-    found = health.count_devices_by_severity(context.snapshot)
     runs: list[Run] = []
     for severity, noun, mark, style in (
         (Severity.CRITICAL, "critical", context.glyphs.bad, _FINDING_STYLES[0]),

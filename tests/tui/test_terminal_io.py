@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rich.color import ColorSystem
 from textual.events import Key
 
-from neurontools.tui.dashboard_widget import sgr, spans, update
+from neurontools.tui.dashboard_widget import StyleSequences, spans, update
 from neurontools.tui.terminal import TerminalOutput, TypedAhead
 from neurontools.tui.textual_private import TerminalInput
 from neurontools.views.drawing.lines import THEMES, Line, fit, plain_text
@@ -67,8 +67,9 @@ def test_no_more_is_written_than_has_changed() -> None:
 
 
 def test_monochrome_has_no_colours() -> None:
+    sequences = StyleSequences("mono", ColorSystem.TRUECOLOR)
     for name in ("text", "busy", "title", "bad", "text+selected", "track"):
-        for code in sgr("mono", name, ColorSystem.TRUECOLOR).removeprefix("\x1b[").removesuffix("m").split(";"):
+        for code in sequences[name].removeprefix("\x1b[").removesuffix("m").split(";"):
             assert int(code) < 30
     reverse = {name for name, style in THEMES["mono"].styles.items() if style.reverse}
     assert {"title", "title_bad", "column", "column_sorted", "mine"} <= reverse

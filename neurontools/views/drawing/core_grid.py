@@ -11,7 +11,6 @@ from neurontools.views.drawing.figures import Figures
 from neurontools.views.drawing.glyphs import bar, memory_style, thin_bar
 from neurontools.views.drawing.heat_scale import heat_glyph, heat_sparkline, load_style
 from neurontools.views.drawing.lines import (
-    BLANK,
     SELECTED,
     ClickTarget,
     Line,
@@ -76,7 +75,7 @@ def grid_layout(count: int, cores_per_device: int, width: int, height: int) -> G
 def grid_rows(context: RenderContext) -> list[GridRow]:
     """Returns the entries of the core grid. Adjacent devices with the same status word share an entry."""
     rows: list[GridRow] = []
-    for device, cores in enumerate(_cores_by_device(context)):
+    for device, cores in enumerate(context.figures.cores_by_device):
         if device in context.figures.hidden_devices:
             continue
         word, style = _status_word(context, device, cores)
@@ -85,14 +84,6 @@ def grid_rows(context: RenderContext) -> list[GridRow]:
             first = rows.pop().first
         rows.append(GridRow(first, device, word, style))
     return rows
-
-
-def _cores_by_device(context: RenderContext) -> list[list[LogicalNeuronCore]]:
-    found: list[list[LogicalNeuronCore]] = [[] for _ in context.snapshot.devices]
-    for core in context.figures.cores:
-        if core.device_index < len(found):
-            found[core.device_index].append(core)
-    return found
 
 
 def _status_word(context: RenderContext, device: int, cores: list[LogicalNeuronCore]) -> tuple[str, str]:
@@ -120,7 +111,7 @@ def core_grid(
     lit_devices: frozenset[int] = frozenset(),
 ) -> TextPage:
     """Draws the core grid with its heading in at most `height` lines. `places` are the entries from `grid_rows`."""
-    by_device = _cores_by_device(context)
+    by_device = context.figures.cores_by_device
     cores_per_device = max(map(len, by_device), default=0)
     plan = grid_layout(len(places), cores_per_device, width, max(1, height - 1))
     page = TextPage([_grid_heading(context, width, plan)])
@@ -134,15 +125,19 @@ def core_grid(
         first = min(max(0, at // plan.across - rows // 2), plan.rows - rows)
     for row in range(first, first + rows):
         runs: list[Run] = []
-        for column, place in enumerate(places[row * plan.across : (row + 1) * plan.across]):
+        in_row = places[row * plan.across : (row + 1) * plan.across]
+        for column, place in enumerate(in_row):
             is_lit = any(place.first <= device <= place.last for device in lit_devices)
             part = _row_runs(context, place, by_device[place.first], plan, column_cells, is_lit=is_lit)
-            line = fit(part, column_cells if plan.across > 1 else width)
+            line = fit(part, column_cells)
             left, right = column * column_cells, (column + 1) * column_cells
             page.targets.append(ClickTarget(len(page.lines), left, right, "device", str(place.first)))
             is_selected = selected_device is not None and place.first <= selected_device <= place.last
             runs += styled(line, SELECTED) if is_selected else line
-        page.add_lines(fit(runs, width) if runs else BLANK)
+        spare = width - column_cells * len(in_row)
+        if spare and in_row:
+            runs.append((" " * spare, "text"))
+        page.add_lines(tuple(runs))
     return page
 
 

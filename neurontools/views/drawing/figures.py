@@ -100,6 +100,15 @@ class Figures:
         return logical_cores(self.snapshot, max(1, self.snapshot.instance.logical_neuroncore_config))
 
     @cached_property
+    def cores_by_device(self) -> list[list[LogicalNeuronCore]]:
+        """The logical cores of each device, by device index."""
+        found: list[list[LogicalNeuronCore]] = [[] for _ in self.snapshot.devices]
+        for core in self.cores:
+            if core.device_index < len(found):
+                found[core.device_index].append(core)
+        return found
+
+    @cached_property
     def free(self) -> dict[int, bool | None]:
         """Whether each logical core is free, by core index; None if unknown."""
         return {core.index: core.is_free for core in self.cores}
@@ -205,15 +214,19 @@ class Figures:
     @cached_property
     def device_used_bytes(self) -> tuple[int | None, ...]:
         """Bytes of device memory in use, by device index."""
-        return tuple(sum_known(core.memory.total_bytes for core in cores) for cores in self._cores_by_device)
+        return tuple(
+            [sum_known([core.memory.total_bytes for core in cores]) for cores in self._physical_cores_by_device]
+        )
 
     @cached_property
     def device_utilization(self) -> tuple[float | None, ...]:
         """The mean utilization of each device's cores, by device index; None for a device without known utilization."""
-        return tuple(mean_known(core.utilization_ratio for core in cores) for cores in self._cores_by_device)
+        return tuple(
+            [mean_known([core.utilization_ratio for core in cores]) for cores in self._physical_cores_by_device]
+        )
 
     @cached_property
-    def _cores_by_device(self) -> list[list[NeuronCore]]:
+    def _physical_cores_by_device(self) -> list[list[NeuronCore]]:
         found: list[list[NeuronCore]] = [[] for _ in self.snapshot.devices]
         for core in self.snapshot.cores:
             if core.device_index < len(found):

@@ -177,7 +177,7 @@ def thin_bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "memo
     whole, half = divmod(halves, 2)
     filled = glyphs.thin_full * whole + (glyphs.thin_half or glyphs.thin_full) * half
     track = glyphs.thin_track * (width - len(filled))
-    return tuple(run for run in ((filled, style), (track, "track")) if run[0])
+    return tuple([run for run in ((filled, style), (track, "track")) if run[0]])
 
 
 def stacked_bar(ratios: Sequence[tuple[float | None, str]], width: int, glyphs: Glyphs) -> tuple[Run, ...]:
@@ -261,7 +261,7 @@ def draw_dialog(page: TextPage, dialog: Dialog, glyphs: Glyphs, width: int, heig
         box = fit(line, min(width - left, inner + 4))
         result.lines[row] = fit((*fit(under, left), *box, *_cells_from(under, left + inner + 4, width)), width)
         if target is not None:
-            result.targets.append(replace(target, row=row))
+            result.targets.append(target._replace(row=row))
     return result
 
 

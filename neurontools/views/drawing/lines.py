@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from neurontools.util.terminal import cell_width, escape_controls, split_clusters, with_certain_width
 from neurontools.util.units import short_count_text
@@ -33,8 +33,7 @@ _COLOUR_KEYS = ("color", "background")
 _ATTRIBUTE_KEYS = ("bold", "dim", "reverse", "underline")
 
 
-@dataclass(frozen=True, slots=True)
-class ClickTarget:
+class ClickTarget(NamedTuple):
     """A clickable area: the cells `left` to `right` (exclusive) of line `row`, and the action it triggers."""
 
     row: int
@@ -89,7 +88,7 @@ class TextPage:
 
 def line_width(line: Iterable[Run]) -> int:
     """Returns the number of terminal cells of a line."""
-    return sum(width_of(text) for text, _ in line)
+    return sum([width_of(text) for text, _ in line])
 
 
 def append_run(runs: list[Run], text: str, style: str) -> None:
@@ -102,15 +101,17 @@ def append_run(runs: list[Run], text: str, style: str) -> None:
 
 def fit(line: Sequence[Run], width: int, style: str = "text") -> Line:
     """Cuts a line, or pads it with spaces, to exactly `width` terminal cells."""
-    used = 0
-    for position, (text, _) in enumerate(line):
-        cells = width_of(text)
-        if used + cells > width:
-            return (*line[:position], (pad(clip(text, width - used), width - used), line[position][1]))
-        used += cells
+    used = line_width(line)
     if used == width:
         return tuple(line)
-    return (*line, (" " * (width - used), style))
+    if used < width:
+        return (*line, (" " * (width - used), style))
+    used = position = 0
+    while used + (cells := width_of(line[position][0])) <= width:
+        used += cells
+        position += 1
+    text, style = line[position]
+    return (*line[:position], (pad(clip(text, width - used), width - used), style))
 
 
 def fit_marked(line: Sequence[Run], width: int) -> Line:

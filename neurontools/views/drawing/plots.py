@@ -196,8 +196,9 @@ def event_line(context: RenderContext, axis: TimeAxis, width: int, left: int | N
     """
     events = shown_events(context, context.pid if context.details_pid is None else context.details_pid)
     marks = event_marks(events, axis, context.glyphs)
-    runs: list[Run] = []
-    for position, gap in enumerate(_gap_labels(axis)):
+    gaps = _gap_labels(axis)
+    runs: list[Run] = [] if marks else [(gaps, "dim")]
+    for position, gap in enumerate(gaps if marks else ""):
         append_run(runs, *marks.get(position, (gap, "dim")))
     label = cell(" events", scale_cells(width)) if left is None else cell("event", left)
     return fit(((label, "label"), *runs), width)
