@@ -107,8 +107,7 @@ def test_victoria_metrics_knows_the_same_hosts_at_the_same_time(fleet: Simulated
             hosts = [{name: host[name] for name in kept} for host in document["hosts"]]
             of_job = ("name", "rank_count", "neuroncore_count")
             jobs = [{name: job[name] for name in of_job} for job in document["jobs"]]
-            # VictoriaMetrics shows a finding also with its earlier texts, for minutes.
-            findings = sorted({finding["kind"] for host in document["hosts"] for finding in host["findings"]})
+            findings = sorted(finding["reason"] for host in document["hosts"] for finding in host["findings"])
             groups = sorted(group["value"] for group in document["groups"])
             return [*hosts, *jobs, {"findings": findings, "groups": groups}]
 

@@ -74,8 +74,9 @@ class PrometheusServer:
     def query(self, text: str, seconds: float) -> PrometheusAnswer:
         """Runs an instant query, for at most `seconds`. Raises PrometheusProblem if the query fails."""
         deadline = time.monotonic() + seconds
-        # Without nocache, VictoriaMetrics answers as of 30 s ago, and all ages would be 30 s too low. Others ignore it.
-        fields = urlencode({"query": text, "timeout": f"{seconds:.0f}s", "nocache": "1"})
+        # Without nocache, VictoriaMetrics answers as of 30 s ago, and all ages would be 30 s too low. It keeps a series
+        # that ended, such as a finding with an earlier text, for `step` or the scrape interval. Others ignore both.
+        fields = urlencode({"query": text, "timeout": f"{seconds:.0f}s", "nocache": "1", "step": "20s"})
         try:
             status, kind, body, size_bytes = self._fetch(fields, deadline)
         except PrometheusProblem:
