@@ -18,7 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neurond.allocator import CoreAllocator
 from neurond.faults import FaultEffects, FaultInjector, NoSuchFault, NoTarget, TooMany, UnusableState
-from neurond.journal.state_files import FAULTS_FILE, FaultsFile, open_state_file
+from neurond.journal.state_files import (
+    ENDED_FILE,
+    FAULTS_FILE,
+    EndedFile,
+    FaultsFile,
+    open_audit_file,
+    open_state_file,
+)
 
 from neurontools.driver.kernel_log import HardwareError
 from neurontools.driver.neuron_runtime import CoreRequest
@@ -161,6 +168,7 @@ def test_faults_are_for_the_user_of_the_daemon(start_daemon: StartDaemon) -> Non
     )
     done = run_to_end([sys.executable, "-c", asks, daemon.socket], env={"PYTHONPATH": PYTHONPATH})
     assert "refuses: only the user of the daemon may inject" in done.stderr
+    assert successful_attacks(Path(daemon.socket)) == successful_attacks(Path(f"{daemon.socket}.attach")) == []
     assert fault_calls.list_faults(daemon.socket) == ()
 
 
@@ -234,9 +242,13 @@ def test_state_files_that_others_may_have_placed_are_not_restored(
 
 
 @needs_two_users
-def test_another_user_can_neither_change_nor_place_the_faults() -> None:
+def test_another_user_can_neither_change_nor_place_the_files_of_the_state() -> None:
     with public_directory() as place:
         path = place / "state" / FAULTS_FILE
+        EndedFile(str(path.parent)).close()
+        open_audit_file(str(path.parent), None).close()
+        path.parent.chmod(0o755)
+        assert successful_attacks(path.with_name(ENDED_FILE)) == successful_attacks(path.with_name("audit.jsonl")) == []
         for owner in (os.geteuid(), HOSTILE):
             file = FaultsFile(str(path.parent))
             file.write({"faults": []})
