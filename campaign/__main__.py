@@ -19,6 +19,7 @@ Trial = Callable[[float, Random, Path], Outcome | list[Outcome]]
 TRIALS: dict[str, tuple[Trial, float]] = {
     "kills": (ownership.kills, 4),
     "restarts": (ownership.restarts, 3),
+    "ends": (ownership.ends, 1),
     "interrupts": (interrupts.interrupts, 4),
     "floods": (floods.floods, 5),
     "wire": (fuzz.wire, 1),

@@ -1,18 +1,28 @@
-"""Trials of core ownership while processes start, fork and are killed, and the daemon is killed."""
+"""Trials of core ownership and of the log of ended processes while processes and the daemon are killed."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from threading import Event
 
-from campaign.host import host
+from campaign.host import PATIENCE_SECONDS, host
 from campaign.outcome import Outcome
 from campaign.population import Worker, executions_are, owners_are
+from neurontools.client import Client
+from neurontools.model import EndedProcess
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.call import CallError, call
+from neurontools.util.errors import UserError
 
 _MOST_WORKERS = 6
+_ENDING_THREADS = 6
+_MOST_COMPARED = 500  # half of the processes that a daemon lists
 _ENDS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, None)
 
 
@@ -92,6 +102,52 @@ def restarts(seconds: float, random: Random, directory: Path) -> Outcome:
     outcome.check("Traceback" not in errors.read_text(), "a worker's output has a traceback")
     outcome.figure = f"{sum(worker.executions for worker in workers)} executions, each counted once"
     return outcome
+
+
+def ends(seconds: float, random: Random, directory: Path) -> Outcome:
+    """Kills the daemon while processes end. The log must have all ended processes that a client has seen."""
+    outcome = Outcome("kills while processes end")
+    flags = ("--simulate", "trn1.32xlarge", "--interval", "0.05", "--state-directory", str(directory / "state"))
+    most_a_second = 0.0
+    with host(directory, *flags) as daemon:
+        deadline = time.monotonic() + seconds
+        while not outcome.rounds or time.monotonic() < deadline:
+            outcome.rounds += 1
+            is_over = Event()
+            with Client(daemon.socket) as client, ThreadPoolExecutor(_ENDING_THREADS) as pool:
+                began, began_unix_seconds = time.monotonic(), time.time()
+                endings = [pool.submit(_attach_until, is_over, daemon.socket) for _ in range(_ENDING_THREADS)]
+                wait_seconds = random.uniform(1.5, 3.0)
+                shown: tuple[EndedProcess, ...] = ()
+                while not shown or time.monotonic() < began + wait_seconds:
+                    shown = client.ended(began_unix_seconds).processes[-_MOST_COMPARED:]
+                daemon.process.kill()
+                is_over.set()
+                most_a_second = max(most_a_second, sum(each.result() for each in endings) / wait_seconds)
+            daemon.process.wait()
+            daemon.restart()
+            with Client(daemon.socket) as client:
+                missing = set(shown) - set(client.ended().processes)
+            outcome.check(not missing, f"{len(missing)} of {len(shown)} ended processes are missing")
+    outcome.figure = f"up to {most_a_second:.0f} ends a second"
+    return outcome
+
+
+def _attach_until(is_over: Event, path: str) -> int:
+    """Gets cores and releases them, again and again, until the daemon is gone. Returns how often."""
+    count = 0
+    while not is_over.is_set():
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(PATIENCE_SECONDS)
+                connection.connect(f"{path}.attach")
+                token = connection.recv(100).decode().strip()
+                request = neuron_pb2.AttachRequest(token=token, core_count=1, tag=str(count))
+                call(path, "/neurontools.v1.RuntimeService/Attach", request.SerializeToString(), timeout_seconds=30)
+                count += 1
+        except (CallError, UserError, OSError):
+            continue
+    return count
 
 
 def _children(pid: int) -> set[int]:
