@@ -256,11 +256,12 @@ def continue_from(rows: Iterable[Mapping[str, Any]], outcomes: Iterable[Outcome]
 def slots(root: Path, count: int) -> Iterator[list[Slot]]:
     """Yields copies of the tree and removes them afterwards. Does the slow imports once for all of them."""
     adopt_orphans()
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # the tests load our own backend
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # the tests load our own backend, from their copy
     os.environ["OMP_NUM_THREADS"] = "1"  # the tensors of tests are too small for more
     for name in _PRELOADED:
         with suppress(ImportError):
             importlib.import_module(name)
+    del os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"]  # processes that tests start have it as a user's have
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as directory:
         Path(directory).chmod(0o755)  # tests run processes of other users
         yield [Slot(root, Path(directory) / str(number)) for number in range(count)]

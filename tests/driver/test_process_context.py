@@ -25,7 +25,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
         env={"PLAIN": "seen\x1b[31m", "MY_TOKEN": "unseen", "PATH": os.environ["PATH"]},
         start_new_session=True,
     )
-    wait_until(lambda: [each.name() for each in psutil.Process(child.pid).children()] == ["sleep"])
+    wait_until(lambda: [each.cmdline() for each in psutil.Process(child.pid).children()] == [["sleep", "1000"]])
     yield child
     os.killpg(child.pid, 9)
     child.wait()

@@ -31,14 +31,11 @@ def test_ranks_that_a_script_starts(run_script: Run, tmp_path: Path, method: str
 
 MULTIPROCESSING = """
 import multiprocessing, sys, torch
-def work(queue, index): queue.put((torch.ones(4, device="neuron") * index).sum().item())
+from concurrent.futures import ProcessPoolExecutor
+def work(index): return (torch.ones(4, device="neuron") * index).sum().item()
 if __name__ == "__main__":
-    context = multiprocessing.get_context(sys.argv[1])
-    queue = context.Queue()
-    workers = [context.Process(target=work, args=(queue, index)) for index in (1, 2)]
-    for worker in workers: worker.start()
-    print(sorted(queue.get() for _ in workers))
-    for worker in workers: worker.join()
+    with ProcessPoolExecutor(2, multiprocessing.get_context(sys.argv[1])) as workers:
+        print(list(workers.map(work, (1, 2))))
 """
 
 
