@@ -159,21 +159,3 @@ def test_what_is_in_a_record_is_of_one_interval(
         worker.process.kill()
         worker = following
     wait_until_told(worker, 5)
-
-
-def test_a_core_counts_what_this_daemon_saw_of_a_process_that_is_older(
-    start_daemon: StartDaemon, daemon: RunningDaemon, processes: ExitStack
-) -> None:
-    def executions(daemon: RunningDaemon) -> tuple[int | None, int | None]:
-        process = daemon.find(worker.process.pid)
-        done = process.executions.completed_total if process and process.executions else None
-        return done, daemon.snapshot().cores[0].executions_total
-
-    worker = Worker(processes, daemon.socket)
-    worker.execute(30)
-    wait_until(lambda: executions(daemon) == (30, 30))
-    kill(daemon)
-    restarted = start_daemon(*FLAGS)
-    wait_until(lambda: executions(restarted) == (30, 0))
-    worker.execute(5)
-    wait_until(lambda: executions(restarted) == (35, 5))

@@ -81,7 +81,9 @@ def _reading(tree: ExportedTree, lnc: int | None = None) -> Iterator[Callable[[]
         source.close()
 
 
-@pytest.mark.parametrize(("instance_type", "index"), [("trn2u.48xlarge", 3), ("trn3s.48xlarge", 2)])
+@pytest.mark.parametrize(
+    ("instance_type", "index"), [("trn2u.48xlarge", 3), pytest.param("trn3s.48xlarge", 2, marks=pytest.mark.slow)]
+)
 def test_a_node_of_an_ultraserver_is_read_back_as_that_node(place: Path, instance_type: str, index: int) -> None:
     server_id = "00000000000000a7"
     exported = ScenarioHost(instance_type, "steady", place=(server_id, index)).at(30.0)
@@ -224,6 +226,7 @@ def _days(draw: st.DrawFn) -> tuple[str, str, int, list[tuple[float, float]]]:
 
 
 # A day with all that scenarios differ in: the start, before and in a ramp, while allocation fails.
+@pytest.mark.slow
 @example(("trn1.2xlarge", "idle", 0, [(3.0, 0.0), (17.0, 0.0), (45.0, 0.0)]))
 @example(("trn1.2xlarge", "memory-leak", 0, [(3.0, 0.0), (17.0, 0.0), (45.0, 0.0)]))
 @_SETTINGS
@@ -285,6 +288,7 @@ def _hosts(draw: st.DrawFn) -> Snapshot:
     return replace(host, cores=cores, devices=tuple(_used_stacks(cores, device) for device in devices))
 
 
+@pytest.mark.slow
 @_SETTINGS
 @given(before=_hosts(), after=_hosts())
 def test_any_state_comes_back_also_after_another(before: Snapshot, after: Snapshot) -> None:

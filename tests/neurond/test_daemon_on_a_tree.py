@@ -473,30 +473,3 @@ def test_metrics_leave_out_what_is_unknown(still: RunningDaemon) -> None:
     assert not labels("execution_status_total", 'runtime_tag="first"')
     assert labels("execution_status_total", 'runtime_tag="alone"')
     assert not labels("neuron_runtime_memory_used_bytes", 'runtime_tag="named"', 'memory_location="host"')
-
-
-def test_a_device_that_vanished_is_missing_everywhere_and_breaks_nothing(
-    tree: DriverTree, daemon: RunningDaemon
-) -> None:
-    """Its cores leave a gap: whoever takes a position for an index shows another core's numbers."""
-    last = process_on(MONITOR + 1, "python", cores=tuple(range(8, 32)), runtime_version=VERSION, tag="last")
-    tree.set_processes(last)
-    tree.set_core(31, memory=DeviceMemory(tensors_bytes=12345))
-    tree.remove_device(3)
-    wait_until(lambda: len(daemon.snapshot().devices) == 15)
-    wait_until(lambda: seen if (seen := daemon.find(last.pid)) and seen.core_indices else None)
-    assert len(json.loads(_run(daemon, "neuron-ls", "-j"))) == 15
-    document = json.loads(_run(daemon, "neuron-top", "--json"))
-    assert [device["neuron_device"] for device in document["devices"] if device["is_present"]] == [
-        0,
-        1,
-        2,
-        *range(4, 16),
-    ]
-    assert document["devices"][3]["neuron_device"] == 3
-    assert document["devices"][-1]["memory_used_bytes"] == 12345
-    text = metrics(daemon)
-    assert "neurontools_devices 15" in text
-    assert any('neuroncore="31"' in line and line.endswith(" 12345") for line in text.splitlines())
-    screen = _run(daemon, "neuron-top", "--once")
-    assert "ND3✗ missing" in screen

@@ -313,11 +313,10 @@ def test_unhealthy_components_are_told(drivers: Drivers) -> None:
 
 @pytest.mark.parametrize(("version", "mode"), [("2.24.7.0", 0o400), ("2.27.9.9", 0o400), ("2.28.0.0", 0o444)])
 def test_core_count_and_neighbours_are_roots_own_before_2_28(drivers: Drivers, version: str, mode: int) -> None:
-    device = drivers.tree("trn1.32xlarge", driver_version=version).device_path(0)
+    device = drivers.tree("trn1.2xlarge", driver_version=version).device_path(0)
     for name in ("core_count", "connected_devices"):
         assert stat.S_IMODE((device / name).stat().st_mode) == mode
     assert (device / "core_count").read_text() == "2"  # no newline
-    assert (device / "connected_devices").read_text() == "12, 3, 4, 1\n"
 
 
 def test_neighbours_and_cores_that_cannot_be_read_are_made_up_for_from_the_catalog(drivers: Drivers) -> None:

@@ -503,6 +503,7 @@ def test_a_huge_report_is_refused_before_it_is_unpacked() -> None:
 reports = messages(pb.Report)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=examples(200))
 def test_whatever_is_taken_can_be_shown(data: st.DataObject) -> None:

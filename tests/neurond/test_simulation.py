@@ -89,18 +89,6 @@ def test_memory_goes_with_its_owner_and_counters_stay() -> None:
     assert free.devices[0].hbm_stacks[0].used_bytes == 0
 
 
-def test_an_owner_between_two_reads_is_in_the_counters() -> None:
-    ledger, source = host("trn1.2xlarge")
-    source.read()
-    for token in "ab":
-        ledger.enter(token, 7, 0, 1.0)
-        ledger.attach(token, CoreRequest(0, 1))
-        ledger.report(token, RuntimeReport(1.0, {0: CoreReport(2.5, 10, 3)}))
-        ledger.leave(token)
-    core = source.read().cores[0]
-    assert (core.owner_pid, core.executions_total, core.flop_total) == (None, 6, 20)
-
-
 def test_a_node_of_an_ultraserver_says_what_is_only_concluded() -> None:
     for name, links, inferred in (
         ("trn2u.48xlarge", "ring", ("links",)),

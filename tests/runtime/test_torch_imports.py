@@ -93,6 +93,7 @@ def test_a_real_torch_xla_is_not_shadowed_unless_ours_is_forced(site_directory: 
     assert without.stdout == "ours\n", without.stderr
 
 
+@pytest.mark.slow
 def test_a_training_imports_dynamo_only_when_it_compiles(site_directory: Path) -> None:
     code = """
 import threading, torch_xla, torch
