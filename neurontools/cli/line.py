@@ -5,6 +5,7 @@ The parser is our own, because `import argparse` takes longer than a whole one-s
 
 from __future__ import annotations
 
+from neurontools.rpc import socket_path
 from neurontools.util.command_lifecycle import exit_code_text, write_text
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
@@ -27,10 +28,10 @@ class Option:
     `value` is the placeholder of the option's value in --help; an option whose `value` has two words takes two values.
     With `joins`, the values of a repeated option are joined by commas; otherwise the last value counts. With `ends`,
     parsing stops after this option. Shell completion offers `words` as values, or the paths or instance types that
-    `completes` selects.
+    `completes` selects. `variable` is an environment variable with the default of the option.
     """
 
-    __slots__ = ("aliases", "completes", "ends", "joins", "name", "short", "text", "value", "words")
+    __slots__ = ("aliases", "completes", "ends", "joins", "name", "short", "text", "value", "variable", "words")
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Option:
         completes: str = "",
         joins: bool = False,
         ends: bool = False,
+        variable: str = "",
     ) -> None:
         self.name = name
         self.text = text
@@ -54,6 +56,7 @@ class Option:
         self.completes = completes
         self.joins = joins
         self.ends = ends
+        self.variable = variable
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -268,6 +271,34 @@ def _normalized_serial_number(entry: str) -> str | None:
     return digits if len(digits) == _SERIAL_NUMBER_DIGITS and _HEXADECIMAL.issuperset(digits) else None
 
 
+SOCKET_OPTION = Option(
+    "socket",
+    "use only the monitor daemon at this socket",
+    value="PATH",
+    completes=FILES,
+    variable=socket_path.VARIABLE,
+)
+SIMULATE_OPTION = Option(
+    "simulate",
+    "use a simulated, idle host of this instance type; needs no daemon",
+    value="TYPE",
+    completes=INSTANCE_TYPES,
+    variable=socket_path.SIMULATE_VARIABLE,
+)
+DEVICE_OPTION = Option(
+    "device",
+    "only these devices: indices, ranges, PCI addresses or serial numbers, such as 0,2-3 or 0000:10:1c.0",
+    short="d",
+    value="LIST",
+    joins=True,
+)
+SERVE_CONFIG_OPTION = Option(
+    "serve-config",
+    "a TOML file with the access rules of --serve, and what readers see",
+    value="FILE",
+    completes=FILES,
+)
+
 HOST_OPTION_NAMES = ("hosts", "hostfile", "slurm", "file-sd", "prometheus")
 """Names of the options that name hosts. A command accepts only one of them."""
 
@@ -312,6 +343,9 @@ INFORMATION_OPTIONS = (
     Option("help", "print this text", short="h", ends=True),
 )
 
+END_CODES = ((70, "a defect of the command"), (130, "interrupted"))
+"""The last rows of each command's table of exit codes."""
+
 
 def names_hosts(given: dict[str, str]) -> bool:
     return any(name in given for name in HOST_OPTION_NAMES)
@@ -329,10 +363,15 @@ def refuse_without_hosts(given: dict[str, str], *names: str) -> None:
 def print_information(command: str, page: Any, given: dict[str, str]) -> bool:
     """Prints the text of the first of --help, --version and --completion that is given. Returns False without any.
 
-    `page` is the module of the command. It defines OPTIONS, USAGE, SUMMARY, NOTES, EXIT_CODES and optionally ACTIONS.
+    `page` is the module of the command. It defines OPTIONS, USAGE, SUMMARY, NOTES, EXIT_CODES, and optionally ACTIONS
+    and VARIABLES: the names and texts of further environment variables.
     """
     if "help" in given:
-        write_text(help_text(page.USAGE, page.SUMMARY, page.OPTIONS, page.NOTES, page.EXIT_CODES))
+        write_text(
+            help_text(
+                page.USAGE, page.SUMMARY, page.OPTIONS, page.NOTES, page.EXIT_CODES, *getattr(page, "VARIABLES", ())
+            )
+        )
     elif "version" in given:
         from neurontools.util.version import __version__
 
@@ -356,7 +395,12 @@ def schema_text(document_type: Any, title: str) -> str:
 
 
 def help_text(
-    usage: str, summary: str, options: tuple[Option, ...], notes: str, exit_codes: tuple[tuple[int, str], ...]
+    usage: str,
+    summary: str,
+    options: tuple[Option, ...],
+    notes: str,
+    exit_codes: tuple[tuple[int, str], ...],
+    *variables: tuple[str, str],
 ) -> str:
     left = [f"{', '.join(option.flags)}{' ' + option.value if option.value else ''}" for option in options]
     # Indents options without a short flag, so that all long flags are aligned.
@@ -368,7 +412,13 @@ def help_text(
         if not all(word in option.text for word in option.words):
             lines.append(" " * (width + 2) + ", ".join(option.words))
     described = "\n".join(("Options:", *lines))
-    return f"Usage: {usage}\n\n{summary}\n\n{described}\n\n{notes}\n{exit_code_text(exit_codes)}\n"
+    rows = [*((option.variable, f"as --{option.name}") for option in options if option.variable), *variables]
+    width = max((len(name) for name, _ in rows), default=0)
+    environment = "\n".join(("Environment:", *(f"  {name:<{width}}  {text}" for name, text in rows), "", ""))
+    return (
+        f"Usage: {usage}\n\n{summary}\n\n{described}\n\n{notes}\n"
+        f"{environment if rows else ''}{exit_code_text(exit_codes)}\n"
+    )
 
 
 def completion_script(shell: str, command: str, options: tuple[Option, ...], actions: tuple[str, ...] = ()) -> str:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 VARIABLE = "NEURONTOOLS_SOCKET"
+SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"  # starts a private daemon if no socket is named
 SYSTEM_SOCKET = "/run/neurond/neurond.sock"
 LONGEST_PATH_BYTES = 107  # sun_path of Linux has 108 bytes, the last is NUL
 _ATTACH_SUFFIX = ".attach"

@@ -199,7 +199,7 @@ def _die_by_signal(number: int) -> "NoReturn":
 
 
 def exit_code_text(exit_codes: tuple[tuple[int, str], ...]) -> str:
-    return "\n".join(("Exit codes:", *(f"  {code:<3}  {meaning}" for code, meaning in exit_codes)))
+    return "\n".join(("Exit codes:", *(f"  {code:<3}  {meaning}" for code, meaning in sorted(exit_codes))))
 
 
 TRACEBACK_VARIABLE = "NEURONTOOLS_TRACEBACK"

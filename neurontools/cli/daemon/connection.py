@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
-
-
 def choose_daemon(
     given: dict[str, str], environment: "Mapping[str, str]", *, reads_only: bool = True
 ) -> tuple[str | None, str | None]:
@@ -41,7 +38,7 @@ def choose_daemon(
         named = socket_path.configured_socket(given.get("socket"), environment)
         if named is not None:
             return named, None
-        instance_type = environment.get(SIMULATE_VARIABLE)
+        instance_type = environment.get(socket_path.SIMULATE_VARIABLE)
     return None, instance_type or None
 
 

@@ -10,11 +10,14 @@ from time import monotonic, time
 
 from neurontools.cli.daemon.connection import ask_or_start_daemon
 from neurontools.cli.line import (
+    DEVICE_OPTION,
+    END_CODES,
     FILES,
     HOST_OPTION_NAMES,
     HOST_OPTIONS,
     INFORMATION_OPTIONS,
-    INSTANCE_TYPES,
+    SIMULATE_OPTION,
+    SOCKET_OPTION,
     DeviceSelection,
     Option,
     exclude_each_other,
@@ -45,13 +48,7 @@ OPTIONS = (
         value="N",
     ),
     Option("test", "only these tests, of any level", value="NAMES", joins=True),
-    Option(
-        "device",
-        "only these devices: indices, ranges, PCI addresses or serial numbers",
-        short="d",
-        value="LIST",
-        joins=True,
-    ),
+    DEVICE_OPTION,
     Option("duration", "how long the sustained load of level 3 lasts; default: 900", value="SECONDS"),
     Option(
         "timeout",
@@ -60,8 +57,8 @@ OPTIONS = (
     ),
     Option("json", "print the report as JSON", short="j"),
     Option("textfile", "also write metrics to this file, for the node exporter", value="FILE", completes=FILES),
-    Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
-    Option("simulate", "test a simulated instance of this type", value="TYPE", completes=INSTANCE_TYPES),
+    SOCKET_OPTION,
+    SIMULATE_OPTION,
     *(option for option in HOST_OPTIONS if option.name in ("hosts", "hostfile", "slurm", "file-sd")),
     Option("list-tests", "print the tests, their levels and the faults that they find", ends=True),
     Option("json-schema", "print the JSON Schema of the report, after --hosts that of many hosts", ends=True),
@@ -75,18 +72,13 @@ minutes. It computes on free cores and checks the results; cores that others hol
 minutes more. It also trains, measures each link between devices, and keeps all free cores under load.
 A pass is a statement on these tests only. On a simulated host, it says nothing about hardware.
 With --hosts, neuron-diag runs on each host, reached by SSH, or on this one for unix:/path. The worst is printed first.
-
-Environment:
-  NEURONTOOLS_SOCKET    as --socket
-  NEURONTOOLS_SIMULATE  as --simulate
-  NEURONTOOLS_REMOTE_DIAG, NEURONTOOLS_SSH  for --hosts; see neuron-diag(1)
 """
+VARIABLES = (("NEURONTOOLS_REMOTE_DIAG, NEURONTOOLS_SSH", "for --hosts; see neuron-diag(1)"),)
 EXIT_CODES = (
     (0, "no test failed; warnings are possible"),
     (1, "a test failed: the host, or one of the hosts, is not good enough"),
     (2, "a test could not run or a host is lost, so the health is unknown, or an option is invalid"),
-    (70, "a defect of the command"),
-    (130, "interrupted"),
+    *END_CODES,
 )
 
 _COMMAND = "neuron-diag"

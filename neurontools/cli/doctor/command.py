@@ -8,8 +8,10 @@ import sys
 from neurontools.cli.doctor import bundle
 from neurontools.cli.doctor.checks import report_json, report_text, run_examinations
 from neurontools.cli.line import (
+    END_CODES,
     FILES,
     INFORMATION_OPTIONS,
+    SOCKET_OPTION,
     Option,
     exclude_each_other,
     parse_options,
@@ -32,23 +34,17 @@ OPTIONS = (
         completes=FILES,
     ),
     Option("yes", "with --bundle: write it without asking", short="y"),
-    Option("socket", "check only the monitor daemon at this socket", value="PATH", completes=FILES),
+    SOCKET_OPTION,
     *INFORMATION_OPTIONS,
 )
 USAGE = "neuron-doctor [options]"
 SUMMARY = "Checks the Neuron tools, driver and daemon of this host, and says what to do about problems."
-NOTES = """\
-Nothing is changed and no device is opened.
-
-Environment:
-  NEURONTOOLS_SOCKET  as --socket
-"""
+NOTES = "Nothing is changed and no device is opened.\n"
 EXIT_CODES = (
     (0, "no check found a problem, or the bundle was written"),
     (1, "a check found a problem, an option is unknown, or the bundle could not be written"),
     (2, "an option has an invalid value"),
-    (70, "a defect of the command"),
-    (130, "interrupted"),
+    *END_CODES,
 )
 
 

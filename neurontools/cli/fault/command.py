@@ -11,8 +11,10 @@ from typing import TypeVar
 
 from neurontools.cli.daemon.connection import ask_first_daemon
 from neurontools.cli.line import (
+    END_CODES,
     FILES,
     INFORMATION_OPTIONS,
+    SOCKET_OPTION,
     Option,
     exclude_each_other,
     parse_options,
@@ -57,7 +59,7 @@ OPTIONS = (
     Option("dry-run", "with plan: print the planned faults and inject none"),
     Option("hostfile", "of plan: on the hosts of this file, as of neuron-fleet-sim", value="FILE", completes=FILES),
     Option("json", "of inject, list, kinds and plan: a JSON document instead of text", short="j"),
-    Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
+    SOCKET_OPTION,
     *INFORMATION_OPTIONS,
 )
 USAGE = """neuron-fault inject KIND --device N | --core N | --pid PID [options]
@@ -68,9 +70,6 @@ SUMMARY = (
 NOTES = """\
 Only hosts that neurond simulates have faults, and only the user who runs neurond may inject them. All their effects
 are marked as injected. heal without numbers removes all faults and their effects.
-
-Environment:
-  NEURONTOOLS_SOCKET        as --socket
 """
 EXIT_CODES = (
     (0, "success"),
@@ -79,9 +78,8 @@ EXIT_CODES = (
     (4, "this user may not use the socket, or may not inject faults"),
     (6, "the device, NeuronCore, process or fault does not exist"),
     (12, "no daemon answers"),
-    (70, "a defect of the command"),
     (124, "the daemon did not answer in time"),
-    (130, "interrupted"),
+    *END_CODES,
 )
 
 

@@ -14,8 +14,9 @@ from time import time
 
 from neurontools.cli.daemon.connection import ask_first_daemon
 from neurontools.cli.line import (
-    FILES,
+    END_CODES,
     INFORMATION_OPTIONS,
+    SOCKET_OPTION,
     Option,
     parse_options,
     print_information,
@@ -55,27 +56,21 @@ OPTIONS = (
     ),
     Option("no-undrain", "with --format slurm: never undrain the node"),
     Option("dry-run", "with --format slurm: print the action without doing it"),
-    Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
+    SOCKET_OPTION,
     *INFORMATION_OPTIONS,
 )
 USAGE = "neuron-healthcheck [options]"
 SUMMARY = (
     "Prints in one line whether the Neuron devices of this host are healthy, for tools that drain, replace or alert."
 )
-NOTES = """\
-The verdict comes from the findings of the monitor daemon (neurond). Without a daemon, the devices are read once.
-
-Environment:
-  NEURONTOOLS_SOCKET  as --socket
-  SLURMD_NODENAME     the name of this node, set by slurmd
-"""
+NOTES = "The verdict comes from the findings of the monitor daemon (neurond). Without one, the devices are read once.\n"
+VARIABLES = (("SLURMD_NODENAME", "the name of this node, set by slurmd"),)
 EXIT_CODES = (
     (0, "the host is healthy; for Nagios also a notice; for Slurm: the actions succeeded"),
     (1, "the host is unhealthy; for Nagios a warning; for Slurm: scontrol failed"),
     (2, "the health is unknown, or an option is invalid; for Nagios: critical"),
     (3, "for Nagios: the health is unknown, or an option is invalid"),
-    (70, "a defect of the command"),
-    (130, "interrupted"),
+    *END_CODES,
 )
 
 

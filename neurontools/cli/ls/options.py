@@ -1,6 +1,15 @@
 """The option table of neuron-ls, for parsing, help and completion."""
 
-from neurontools.cli.line import FILES, HOST_OPTIONS, INFORMATION_OPTIONS, INSTANCE_TYPES, TLS_OPTIONS, Option
+from neurontools.cli.line import (
+    DEVICE_OPTION,
+    END_CODES,
+    HOST_OPTIONS,
+    INFORMATION_OPTIONS,
+    SIMULATE_OPTION,
+    SOCKET_OPTION,
+    TLS_OPTIONS,
+    Option,
+)
 
 OPTIONS = (
     Option("wide", "commands up to 80 characters instead of 40", short="w"),
@@ -13,13 +22,7 @@ OPTIONS = (
         value="FORMAT",
         words=("json",),
     ),
-    Option(
-        "device",
-        "only these devices: indices, ranges, PCI addresses or serial numbers, such as 0,2-3 or 0000:10:1c.0",
-        short="d",
-        value="LIST",
-        joins=True,
-    ),
+    DEVICE_OPTION,
     Option("ended", "the processes that have ended instead: what they used, with sums by user and by job"),
     Option("user", "of --ended: only this user's, a name or a number", value="USER"),
     Option("since", "of --ended: only what ended within this time, such as 30m, 12h or 1d", value="AGE"),
@@ -31,13 +34,8 @@ OPTIONS = (
     Option("wait-free", "wait until N NeuronCores in a row are free, and print which", value="N"),
     Option("timeout", "of --wait-free: give up after so many seconds, with exit code 124", value="SECONDS"),
     Option("health", "print the findings; exit code 5 if a device is unhealthy, 7 if the health of some is unknown"),
-    Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
-    Option(
-        "simulate",
-        "show a simulated, idle host of this instance type; needs no daemon",
-        value="TYPE",
-        completes=INSTANCE_TYPES,
-    ),
+    SOCKET_OPTION,
+    SIMULATE_OPTION,
     *HOST_OPTIONS,
     *TLS_OPTIONS,
     Option("relay", "connect standard input and output to the daemon; neuron-top --hosts runs this by SSH"),
@@ -45,14 +43,10 @@ OPTIONS = (
 )
 USAGE = "neuron-ls [options]"
 SUMMARY = "Lists the Neuron devices of this host, their NeuronCores, and the processes that use them."
-NOTES = """\
-Without --socket and --simulate it asks your own monitor daemon (neurond), then the system's.
-
-Environment:
-  NEURON_LOGICAL_NC_CONFIG  logical NeuronCore configuration to count cores by, 1 or 2 (trn2 and later)
-  NEURONTOOLS_SOCKET        as --socket
-  NEURONTOOLS_SIMULATE      as --simulate, when no socket is named
-"""
+NOTES = "Without --socket and --simulate it asks your own monitor daemon (neurond), then the system's.\n"
+VARIABLES = (
+    ("NEURON_LOGICAL_NC_CONFIG", "logical NeuronCore configuration to count cores by, 1 or 2 (trn2 and later)"),
+)
 EXIT_CODES = (
     (0, "the requested text was printed"),
     (1, "there are no devices, an option is unknown, or something failed"),
@@ -62,7 +56,6 @@ EXIT_CODES = (
     (6, "there is no such device"),
     (7, "--health found no device unhealthy, but the health of some devices is unknown"),
     (12, "no daemon answers, or one of several hosts doesn't"),
-    (70, "a defect of the command"),
     (124, "the daemon did not answer, or cores did not become free, in time"),
-    (130, "interrupted"),
+    *END_CODES,
 )

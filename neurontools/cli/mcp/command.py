@@ -11,11 +11,14 @@ from typing import Any
 from neurontools.cli.daemon.connection import choose_daemon
 from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.cli.line import (
+    END_CODES,
     FILES,
     HOST_OPTION_NAMES,
     HOST_OPTIONS,
     INFORMATION_OPTIONS,
-    INSTANCE_TYPES,
+    SERVE_CONFIG_OPTION,
+    SIMULATE_OPTION,
+    SOCKET_OPTION,
     TLS_OPTIONS,
     Option,
     exclude_each_other,
@@ -30,22 +33,12 @@ from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 _COMMAND = "neuron-mcp"
 OPTIONS = (
     Option("serve", "serve HTTP at this address instead of standard streams, as 127.0.0.1:8765", value="ADDRESS"),
-    Option(
-        "serve-config",
-        "a TOML file with the access rules of --serve, and what readers see",
-        value="FILE",
-        completes=FILES,
-    ),
+    SERVE_CONFIG_OPTION,
     Option(
         "directory", "let agents read profiles and run summaries below this directory", value="DIR", completes=FILES
     ),
-    Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
-    Option(
-        "simulate",
-        "start a daemon of its own that simulates this instance type",
-        value="TYPE",
-        completes=INSTANCE_TYPES,
-    ),
+    SOCKET_OPTION,
+    SIMULATE_OPTION,
     *HOST_OPTIONS,
     *TLS_OPTIONS,
     *INFORMATION_OPTIONS,
@@ -57,10 +50,6 @@ SUMMARY = (
 )
 NOTES = """\
 Needs the extra mcp: pip install 'neurontools[mcp]'
-
-Environment:
-  NEURONTOOLS_SOCKET    as --socket
-  NEURONTOOLS_SIMULATE  as --simulate, when no socket is named
 """
 EXIT_CODES = (
     (0, "the client closed standard input"),
@@ -68,9 +57,8 @@ EXIT_CODES = (
     (2, "an option or a file has an invalid value, or other hosts could reach the address without a key"),
     (6, "there is no such file"),
     (12, "a daemon over TLS does not answer"),
-    (70, "a defect of the command"),
     (124, "a daemon did not start or answer in time"),
-    (130, "interrupted"),
+    *END_CODES,
 )
 
 

@@ -13,9 +13,11 @@ from time import monotonic
 from neurontools.cli.daemon.connection import ask_or_start_daemon
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
 from neurontools.cli.line import (
+    END_CODES,
     FILES,
     INFORMATION_OPTIONS,
-    INSTANCE_TYPES,
+    SIMULATE_OPTION,
+    SOCKET_OPTION,
     Option,
     exclude_each_other,
     parse_options,
@@ -42,13 +44,8 @@ OPTIONS = (
     Option("once", "print one record and end", short="1"),
     Option("check-config", "check the configuration, print the outcome and end"),
     Option("json-schema", "print the JSON Schema of the records and end"),
-    Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
-    Option(
-        "simulate",
-        "records of a simulated, idle host of this instance type; needs no daemon",
-        value="TYPE",
-        completes=INSTANCE_TYPES,
-    ),
+    SOCKET_OPTION,
+    SIMULATE_OPTION,
     Option("replay", "records of a recording, by its own clock, without waiting", value="FILE", completes=FILES),
     *INFORMATION_OPTIONS,
 )
@@ -57,10 +54,6 @@ SUMMARY = "Prints the metrics of this host's Neuron devices as one JSON document
 NOTES = """\
 Without a configuration: all metric groups of all processes, every 5 seconds. The format is in neuron-monitor(1).
 Without --socket and --simulate it asks your own monitor daemon (neurond), then the system's.
-
-Environment:
-  NEURONTOOLS_SOCKET        as --socket
-  NEURONTOOLS_SIMULATE      as --simulate, when no socket is named
 """
 EXIT_CODES = (
     (0, "all requested records were printed"),
@@ -69,9 +62,8 @@ EXIT_CODES = (
     (4, "this user may not read the configuration, or not use the socket"),
     (6, "the file does not exist"),
     (12, "no daemon answers"),
-    (70, "a defect of the command"),
     (124, "the daemon did not answer in time"),
-    (130, "interrupted"),
+    *END_CODES,
 )
 
 

@@ -8,7 +8,14 @@ import resource
 import sys
 import threading
 
-from neurontools.cli.line import INFORMATION_OPTIONS, Option, parse_options, print_information, whole_option
+from neurontools.cli.line import (
+    END_CODES,
+    INFORMATION_OPTIONS,
+    Option,
+    parse_options,
+    print_information,
+    whole_option,
+)
 from neurontools.exporters.exposition import Exposition, metrics_page
 from neurontools.exporters.process_families import process_families
 from neurontools.exporters.record_metrics import RecordMetrics, RecordProblem
@@ -37,8 +44,7 @@ EXIT_CODES = (
     (0, "the input ended"),
     (1, "the port is unavailable, an option is unknown, or an operation failed"),
     (2, "an option has an invalid value"),
-    (70, "a defect of the command"),
-    (130, "interrupted"),
+    *END_CODES,
 )
 
 

@@ -6,9 +6,10 @@ from contextlib import ExitStack
 
 from neurontools.cli.daemon.connection import ask_or_start_daemon
 from neurontools.cli.line import (
-    FILES,
+    END_CODES,
     INFORMATION_OPTIONS,
-    INSTANCE_TYPES,
+    SIMULATE_OPTION,
+    SOCKET_OPTION,
     Option,
     exclude_each_other,
     parse_options,
@@ -46,8 +47,8 @@ OPTIONS = (
     Option("warmup_iters", "the number of operations before those; default: 5", short="w", value="N"),
     Option("datatype", "the type of the data; default: uint8", short="d", value="TYPE", words=tuple(TYPE_BYTES)),
     Option("check", f"check all results; only with the type {CHECKED_TYPE}", short="c"),
-    Option("socket", "use only the monitor daemon at this socket", value="PATH", completes=FILES),
-    Option("simulate", "measure a simulated instance of this type", value="TYPE", completes=INSTANCE_TYPES),
+    SOCKET_OPTION,
+    SIMULATE_OPTION,
     *INFORMATION_OPTIONS,
 )
 USAGE = "nccom-test -r N [options] OPERATION"
@@ -55,17 +56,12 @@ SUMMARY = "Measures collectives between NeuronCores of this host."
 NOTES = """\
 OPERATION is all_reduce (allr), all_gather (allg), reduce_scatter (redsct), sendrecv or alltoall. Sizes take kb, MB and
 GB: 1kb has 1024 bytes. Only free cores are used. On simulated cores, the times are those of the CPU.
-
-Environment:
-  NEURONTOOLS_SOCKET    as --socket
-  NEURONTOOLS_SIMULATE  as --simulate
 """
 EXIT_CODES = (
     (0, "every size was measured, and no check found an error"),
     (1, "a rank failed, or a check found errors"),
     (2, "the test could not run, or an option is invalid"),
-    (70, "a defect of the command"),
-    (130, "interrupted"),
+    *END_CODES,
 )
 ACTIONS = tuple(OPERATIONS)
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from neurontools.cli.line import (
+    END_CODES,
     FILES,
+    SOCKET_OPTION,
     Option,
     exclude_each_other,
     parse_options,
@@ -67,7 +69,7 @@ OPTIONS = (
     Option("seconds", "capture: for so many seconds (5; with --steps 60)", short="s", value="SECONDS"),
     Option("steps", "capture: for so many whole steps, if they take no longer than --seconds", value="N"),
     Option("max-size", "capture: refuse more data than this, all processes together (256)", value="MIB"),
-    Option("socket", "capture: use only the monitor daemon at this socket", value="PATH", completes=FILES),
+    SOCKET_OPTION,
     Option("json-schema", "print the JSON Schema of the document of show", ends=True),
     Option(
         "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True
@@ -76,9 +78,6 @@ OPTIONS = (
 NOTES = """export writes the files for viewers of a run that did not write them, because it was killed.
 serve starts xprof or TensorBoard. If neither is installed, it prints how to install one.
 capture profiles a running process of yours without stopping it. neuron-ls shows the PIDs.
-
-Environment:
-  NEURONTOOLS_SOCKET        as --socket
 """
 EXIT_CODES = (
     (0, "success"),
@@ -87,9 +86,8 @@ EXIT_CODES = (
     (4, "this user may not read the profile, or not profile the process"),
     (6, "the directory, profile, rank, process, job or viewer does not exist"),
     (12, "no daemon answers"),
-    (70, "a defect of the command"),
     (124, "the daemon, or the process, did not answer in time"),
-    (130, "interrupted"),
+    *END_CODES,
 )
 _OPTIONS_BY_ACTION = {
     "show": ("json", "csv", "table", "top", "rank", "ascii"),

@@ -19,9 +19,12 @@ from typing import Any
 
 from neurontools.cli.daemon.connection import choose_daemon
 from neurontools.cli.line import (
+    END_CODES,
     FILES,
     INFORMATION_OPTIONS,
     INSTANCE_TYPES,
+    SIMULATE_OPTION,
+    SOCKET_OPTION,
     Option,
     exclude_each_other,
     parse_options,
@@ -492,14 +495,14 @@ OPTIONS = (
         aliases=("nproc_per_node",),
         value="N",
     ),
-    Option("simulate", "run on a simulated host of this instance type", value="TYPE", completes=INSTANCE_TYPES),
+    SIMULATE_OPTION,
     Option(
         "export-sysfs",
         "export the simulated host to this directory, as a tree like the driver's",
         value="DIR",
         completes=FILES,
     ),
-    Option("socket", "report to the monitor daemon at this socket", value="PATH", completes=FILES),
+    SOCKET_OPTION,
     Option("wait", "wait at most this many seconds for free cores; 0 waits forever", value="SECONDS"),
     Option("diag", "test the devices first, with this level of neuron-diag; a failed test stops", value="LEVEL"),
     Option("top", "show neuron-top while the script runs, and the script's output after neuron-top ends"),
@@ -541,25 +544,22 @@ USAGE = "neuron-run [options] script.py | - [arguments …]"
 SUMMARY = "Runs a PyTorch training script for Trainium on simulated NeuronCores, and prints a summary."
 NOTES = """\
 Options of neuron-run come before the script. Arguments after the script belong to the script.
-
-Environment:
-  NEURON_RT_VISIBLE_CORES, NEURON_RT_NUM_CORES  the NeuronCores to use; --cores overrides them
-  NEURON_RT_INSPECT_ENABLE=1, NEURON_RT_INSPECT_OUTPUT_DIR  as --profile
-  NEURONTOOLS_SOCKET                            as --socket
-  NEURONTOOLS_SIMULATE                          as --simulate, when no socket is named
-  NEURONTOOLS_DEVICE                            the name of the device in torch, xla or neuron
-
 The exit code is that of the script or of the first worker that failed, or one of those below.
 """
+VARIABLES = (
+    ("NEURON_RT_VISIBLE_CORES", "the NeuronCores to use; --cores overrides it"),
+    ("NEURON_RT_NUM_CORES", "the number of NeuronCores to use; --cores overrides it"),
+    ("NEURON_RT_INSPECT_ENABLE=1, NEURON_RT_INSPECT_OUTPUT_DIR", "as --profile"),
+    ("NEURONTOOLS_DEVICE", "the name of the device in torch, xla or neuron"),
+)
 EXIT_CODES = (
     (1, "an option is unknown, PyTorch is not installed, or something failed"),
     (2, "an option has an invalid value, or there is no script"),
     (4, "this user may not use the socket"),
     (5, "a test of the devices failed"),
     (12, "no daemon answers"),
-    (70, "a defect of the command"),
     (124, "the NeuronCores did not become free, or the daemon did not answer, in time"),
-    (130, "interrupted"),
+    *END_CODES,
 )
 
 

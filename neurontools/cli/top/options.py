@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from neurontools.cli.line import (
+    DEVICE_OPTION,
+    END_CODES,
     FILES,
     HOST_OPTIONS,
-    INSTANCE_TYPES,
     INTERVAL_SECONDS,
+    SERVE_CONFIG_OPTION,
+    SIMULATE_OPTION,
+    SOCKET_OPTION,
     TLS_OPTIONS,
     DeviceSelection,
     Option,
@@ -49,13 +53,7 @@ OPTIONS = (
     Option("filter", "processes to list, as user=root (util<5 or not tag~mlp)", short="f", value="FILTER"),
     Option("user", "only processes of this user", short="u", value="NAME"),
     Option("pid", "only this process", short="p", value="PID"),
-    Option(
-        "device",
-        "only these devices: indices, ranges, PCI addresses or serial numbers",
-        short="d",
-        value="LIST",
-        joins=True,
-    ),
+    DEVICE_OPTION,
     Option("only-visible", "only the NeuronCores that NEURON_RT_VISIBLE_CORES names"),
     Option("json", "one JSON document; with -n a list of them"),
     Option("json-lines", "a JSON document a line, without end unless -n is given"),
@@ -82,23 +80,13 @@ OPTIONS = (
         completes=FILES,
     ),
     Option("serve", "serve the pages for browsers, read-only, as 127.0.0.1:8080", value="ADDRESS"),
-    Option(
-        "serve-config",
-        "with --serve: a TOML file with the access rules of the pages",
-        value="FILE",
-        completes=FILES,
-    ),
+    SERVE_CONFIG_OPTION,
     Option("read-only", "never send signals"),
     Option("theme", "colours: one of your own, or", value="THEME", words=THEME_NAMES),
     Option("ascii", "draw with ASCII characters alone"),
     Option("color", "auto, always or never; never is the theme mono", value="WHEN", words=COLORS, aliases=("colour",)),
-    Option("socket", "the daemon's socket", value="PATH", completes=FILES),
-    Option(
-        "simulate",
-        "start a daemon of its own that simulates this instance type",
-        value="TYPE",
-        completes=INSTANCE_TYPES,
-    ),
+    SOCKET_OPTION,
+    SIMULATE_OPTION,
     Option("load", "with --simulate: synthetic load", value="SCENARIO", words=LOADS),
     *HOST_OPTIONS,
     Option("group-by", "with many hosts: alike, type, job, user or a label of theirs", value="WHAT"),
@@ -108,9 +96,11 @@ OPTIONS = (
         "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True
     ),
 )
-NOTES = """Keys: press ? in the dashboard, or see neuron-top(1).
-Environment: NEURONTOOLS_SOCKET, NEURONTOOLS_SIMULATE, NO_COLOR, FORCE_COLOR, XDG_CONFIG_HOME.
-"""
+NOTES = "Keys: press ? in the dashboard, or see neuron-top(1).\n"
+VARIABLES = (
+    ("NO_COLOR, FORCE_COLOR", "as --color never and --color always"),
+    ("XDG_CONFIG_HOME", "the directory of your configuration"),
+)
 EXIT_CODES = (
     (0, "the requested output was shown"),
     (1, "an option is unknown, a file is not a recording or is damaged, or the command failed"),
@@ -118,9 +108,8 @@ EXIT_CODES = (
     (4, "this user may not use the socket or read the recording"),
     (6, "there is no such file, moment or device"),
     (12, "no daemon answers"),
-    (70, "a defect of the command"),
     (124, "the daemon did not answer in time"),
-    (130, "interrupted"),
+    *END_CODES,
 )
 
 
