@@ -20,11 +20,12 @@ from neurontools.driver.environment import (
     logical_neuroncore_config,
 )
 from neurontools.util.errors import UserError
-from neurontools.util.units import ranges_text
+from neurontools.util.units import duration_text, ranges_text
+from neurontools.util.version import __version__
 
 TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 class CheckLevel(StrEnum):
@@ -160,6 +161,26 @@ def _examine_device_files(roots: Roots, indices: list[int]) -> Iterator[CheckRes
             f"this user may not open the device files of devices {ranges_text(closed)} in {roots.dev}",
             "set their group and mode with a udev rule, and add the user to that group",
         )
+
+
+_LATE_INTERVALS, _LATE_SECONDS = 5, 10.0
+
+
+def examine_snapshot(
+    version: str, age_seconds: float, interval_seconds: float, warnings: Iterable[str]
+) -> Iterator[CheckResult]:
+    """Checks the version of a daemon, the age of its latest snapshot, and its warnings."""
+    named = version or "of an unknown version"
+    if age_seconds > max(_LATE_SECONDS, _LATE_INTERVALS * interval_seconds):
+        yield problem(f"the latest snapshot of neurond is {duration_text(age_seconds)} old", "see its log; restart it")
+    elif version != __version__:
+        yield note(
+            f"neurond is {named}, this is neurontools {__version__}", "restart neurond after an update, or update it"
+        )
+    else:
+        yield ok(f"neurond {named}, a snapshot every {interval_seconds:g} s")
+    for warning in warnings:
+        yield note(warning, "see the log of neurond")
 
 
 _PREFIXES = ("NEURON", "XLA_", "PJRT_", "TORCH_NEURON")

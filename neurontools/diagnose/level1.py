@@ -9,14 +9,14 @@ from neurontools.diagnose.host_checks import (
     CheckLevel,
     CheckResult,
     examine_driver,
+    examine_snapshot,
     examine_variables,
 )
 from neurontools.diagnose.results import Outcome, TestResult
 from neurontools.model import health
 from neurontools.model.finding import Finding, FindingKind, Severity
 from neurontools.model.health import Owner
-from neurontools.util.units import bytes_text, duration_text
-from neurontools.util.version import __version__
+from neurontools.util.units import bytes_text
 
 TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from neurontools.diagnose.host_state import HostState
 
-_LATE_INTERVALS, _LATE_SECONDS = 5, 10.0
 _USED_RATIO = 0.05  # of the HBM of a device that nobody holds; the driver itself uses less
 _TEST_OF_FINDING: dict[str, str] = {
     FindingKind.DEVICE_MISSING: "devices",
@@ -42,7 +41,7 @@ _TEST_OF_FINDING: dict[str, str] = {
     FindingKind.TEST_FAILED: "earlier-runs",
 }
 """Test that reports each kind of finding. The test `processes` reports all other kinds."""
-_OUTCOMES = {CheckLevel.OK: Outcome.PASS, CheckLevel.NOTE: Outcome.WARN, CheckLevel.PROBLEM: Outcome.FAIL}
+_OUTCOMES = {CheckLevel.OK: Outcome.PASS, CheckLevel.NOTE: Outcome.WARN}
 _PASSED = {
     "devices": "is there, with its NeuronLinks",
     "counters": "no errors since the driver was loaded",
@@ -85,26 +84,8 @@ def reportable_results(results: Iterable[TestResult]) -> tuple[list[TestResult],
 
 
 def _daemon_results(state: HostState) -> Iterator[TestResult]:
-    late_seconds = max(_LATE_SECONDS, _LATE_INTERVALS * state.interval_seconds)
-    version = state.daemon_version or "of an unknown version"
-    if state.age_seconds > late_seconds:
-        yield TestResult(
-            "daemon",
-            Outcome.NOT_RUN,
-            f"the latest snapshot of neurond is {duration_text(state.age_seconds)} old",
-            "see its log; restart it",
-        )
-    elif state.daemon_version != __version__:
-        yield TestResult(
-            "daemon",
-            Outcome.WARN,
-            f"neurond is {version}, this is neurontools {__version__}",
-            "restart neurond after an update, or update it",
-        )
-    else:
-        yield TestResult("daemon", Outcome.PASS, f"neurond {version}, a snapshot every {state.interval_seconds:g} s")
-    for warning in state.warnings:
-        yield TestResult("daemon", Outcome.WARN, warning, "see the log of neurond")
+    checks = examine_snapshot(state.daemon_version, state.age_seconds, state.interval_seconds, state.warnings)
+    return _check_results("daemon", checks, of_problem=Outcome.NOT_RUN)  # an old snapshot does not show the health
 
 
 def _host_results(state: HostState, test: str, checks: Iterable[CheckResult]) -> Iterator[TestResult]:
@@ -114,9 +95,12 @@ def _host_results(state: HostState, test: str, checks: Iterable[CheckResult]) ->
         yield from _check_results(test, checks)
 
 
-def _check_results(test: str, checks: Iterable[CheckResult]) -> Iterator[TestResult]:
+def _check_results(
+    test: str, checks: Iterable[CheckResult], of_problem: Outcome = Outcome.FAIL
+) -> Iterator[TestResult]:
     for check in checks:
-        yield TestResult(test, _OUTCOMES[check.level], check.result, check.action)
+        outcome = of_problem if check.level is CheckLevel.PROBLEM else _OUTCOMES[check.level]
+        yield TestResult(test, outcome, check.result, check.action)
 
 
 def _network_results(state: HostState, context: CheckContext) -> Iterator[TestResult]:

@@ -23,6 +23,7 @@ from neurontools.diagnose.host_checks import (
     examine_driver,
     examine_driver_files,
     examine_host_environment,
+    examine_snapshot,
     examine_variables,
     note,
     ok,
@@ -35,7 +36,7 @@ from neurontools.runtime.launch.import_hook import SUPPORTED_TORCH
 from neurontools.util.errors import UserError
 from neurontools.util.formats import json_text
 from neurontools.util.terminal import escape_controls
-from neurontools.util.units import bytes_text, devices_text, duration_text
+from neurontools.util.units import bytes_text, devices_text
 from neurontools.util.version import __version__
 
 
@@ -147,7 +148,6 @@ def _is_ours(path: str) -> bool:
 _STATE = "/var/lib/neurond"
 _CONFIGURATION = "/etc/neurontools/neurond.toml"
 _MOST_FINDINGS = 8
-_LATE_INTERVALS, _LATE_SECONDS = 5, 10.0
 
 
 def examine_daemons(place: CheckContext) -> Iterator[CheckResult]:
@@ -229,16 +229,9 @@ def _examine_snapshot(path: str, latest: Snapshot) -> Iterator[CheckResult]:
         f"{instance.instance_type}, {latest.source.value}, devices: {len(latest.devices)}{missing_text}, "
         f"processes: {len(latest.processes)}, a snapshot every {latest.interval_seconds:g} s"
     )
-    if latest.daemon_version != __version__:
-        yield note(
-            f"neurond is {latest.daemon_version or 'of an unknown version'}, this is neurontools {__version__}",
-            "restart neurond after an update, or update it",
-        )
     age_seconds = time.time() - latest.taken_at_unix_seconds
-    if age_seconds > max(_LATE_SECONDS, _LATE_INTERVALS * latest.interval_seconds):
-        yield problem(f"its latest snapshot is {duration_text(age_seconds)} old", "see its log; restart it")
-    for warning in latest.warnings:
-        yield note(warning)
+    checks = examine_snapshot(latest.daemon_version or "", age_seconds, latest.interval_seconds, latest.warnings)
+    yield from (check for check in checks if check.level is not CheckLevel.OK)
     if latest.health is None:
         return
     verdicts = health.verdicts(latest)
