@@ -12,7 +12,7 @@ SEED ?= 1
 COUNT ?= 100
 MINUTES ?= 20
 
-.PHONY: help demo test test-all lowest newest campaign reach mutants consumers viewers frameworks serving mcp check lint types imports spelling generated api package man-pages format proto benchmarks release release-check site clean
+.PHONY: help demo test test-all lowest newest campaign reach mutants consumers viewers frameworks frameworks-table serving mcp check lint types imports spelling generated api package man-pages format proto benchmarks release release-check site clean
 
 help:
 	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
@@ -25,6 +25,7 @@ help:
 	@echo "make consumers   install what some tests run beside ours: Ray, Datadog's check, Helm, models of Kubernetes, its Prometheus operator and Grafana"
 	@echo "make viewers     install what some tests open profiles in: Perfetto, xprof, TensorBoard, HolisticTraceAnalysis; and axe-core"
 	@echo "make frameworks  install what some tests train with: transformers, accelerate, Lightning, PEFT, TRL, torchft"
+	@echo "make frameworks-table  train with each of them and write the table of docs/device.md, in half an hour"
 	@echo "make serving     install what the example of a server needs: starlette, uvicorn"
 	@echo "make mcp         install the SDK that neuron-mcp and its tests need"
 	@echo "make check       run all checks: lint, types, imports, spelling, generated code, the API, manual pages, package"
@@ -61,6 +62,9 @@ consumers: $(VENV)/consumers/stamp
 viewers: $(VENV)/viewers/stamp $(VENV)/axe/stamp
 
 frameworks: $(VENV)/frameworks/stamp
+
+frameworks-table: $(VENV)/test.stamp $(VENV)/frameworks/stamp
+	@$(BIN)/python benchmarks/frameworks_table.py --write
 
 serving: $(VENV)/serving/stamp
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 from typing import Any
 
@@ -143,6 +144,14 @@ def test_the_tokens_of_generate_through_a_traced_model_are_timed_as_the_script_t
         assert min(seconds) / bucket <= shown[name]["p50_seconds"] <= max(seconds) * bucket
         assert shown[name]["p100_seconds"] <= max(seconds) * bucket
     assert 0 < shown["tokens_per_second"] <= max(own["rates"]) * bucket
+
+
+def test_the_page_has_a_row_for_each_training_of_the_table() -> None:
+    rows = runpy.run_path(str(ROOT / "benchmarks/frameworks_table.py"))
+    _, _, table = (ROOT / "docs/device.md").read_text("utf-8").partition(rows["TITLE"] + "\n")
+    lines = table.partition("\n\n")[0].splitlines()[1:]
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == [*rows["NAMES"]]
+    assert all(line.count(" | ") == 3 for line in lines)
 
 
 def test_the_documented_count_of_names_is_what_the_script_counts() -> None:

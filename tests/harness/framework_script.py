@@ -25,6 +25,7 @@ LAUNCHERS: dict[str, tuple[str, ...]] = {
     "neuron-run with workers of the script's own": NEURON_RUN,
     "neuron-run with one worker": (*NEURON_RUN, "--nproc-per-node", "1"),
     "neuron-run with two workers": (*NEURON_RUN, "--nproc-per-node", "2"),
+    "neuron-run with four workers": ("-m", NEURON_RUN[1], "--simulate", "trn1.32xlarge", "--nproc-per-node", "4"),
     "torchrun with two workers": (*TORCHRUN, "2"),
     "accelerate launch with two workers": (*ACCELERATE, "--multi_gpu", "--num_processes", "2"),
 }
@@ -44,25 +45,33 @@ def run(tmp_path: Path) -> Run:
     if not PYTHON.exists():
         pytest.skip("other people's frameworks are not installed; run make frameworks")
 
-    def run_script(launcher: str, script: str, *arguments: str, **variables: str) -> RankReports:
-        directory = tmp_path / "told"
-        directory.mkdir(exist_ok=True)
-        for path in directory.iterdir():
-            path.unlink()
-        done = subprocess.run(
-            [str(PYTHON), *LAUNCHERS[launcher], str(SCRIPTS / script), str(directory), *arguments],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={
-                **environment(tmp_path, PYTHONPATH="", HF_HUB_OFFLINE="1", HOME=str(tmp_path)),
-                "NEURON_RT_NUM_CORES": "1" if launcher == "neuron-run" else "",
-                **({"USE_TORCH_XLA": "0", "NEURONTOOLS_RUNTIME": "0"} if "cpu" in launcher else {}),
-                **variables,
-            },
-            check=False,
-        )
+    def run(launcher: str, script: str, *arguments: str, **variables: str) -> RankReports:
+        done, reports = run_script(tmp_path, launcher, script, *arguments, **variables)
         assert done.returncode == 0, done.stderr
-        return [json.loads(path.read_text()) for path in sorted(directory.iterdir())]
+        return reports
 
-    return run_script
+    return run
+
+
+def run_script(
+    directory: Path, launcher: str, script: str, *arguments: str, **variables: str
+) -> tuple[subprocess.CompletedProcess[str], RankReports]:
+    """Runs a script of `scripts/` in a directory. Returns how it ended, and what each process told, by rank."""
+    told = directory / "told"
+    told.mkdir(exist_ok=True)
+    for path in told.iterdir():
+        path.unlink()
+    done = subprocess.run(
+        [str(PYTHON), *LAUNCHERS[launcher], str(SCRIPTS / script), str(told), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        env={
+            **environment(directory, PYTHONPATH="", HF_HUB_OFFLINE="1", HOME=str(directory)),
+            "NEURON_RT_NUM_CORES": "1" if launcher == "neuron-run" else "",
+            **({"USE_TORCH_XLA": "0", "NEURONTOOLS_RUNTIME": "0"} if "cpu" in launcher else {}),
+            **variables,
+        },
+        check=False,
+    )
+    return done, [json.loads(path.read_text()) for path in sorted(told.iterdir())]

@@ -32,12 +32,13 @@ trainer = SFTTrainer(
     args=arguments,
     peft_config=LoraConfig(r=4, target_modules=["c_attn"], task_type="CAUSAL_LM"),
 )
-trainer.train()
+trainer.train(resume_from_checkpoint=sys.argv[2] if len(sys.argv) > 2 else None)
 Path(sys.argv[1], os.environ.get("RANK", "0")).write_text(
     json.dumps(
         {
             "device": str(trainer.args.device),
             "losses": [row["loss"] for row in trainer.state.log_history if "loss" in row],
+            "weights": [float(each.detach().cpu().double().sum()) for each in trainer.model.parameters()],
             "trained": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
         }
     )
