@@ -85,6 +85,7 @@ def training_eta(family: ModelFamily) -> Interval:
 
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "tf32": "tf32", "fp8": "float8_e4m3fn"}
+_NEURON_NAMES = ("trn", "inf")  # begin the names of instance types with Neuron devices
 _LEAST_SPREAD = 0.10  # mean error of fits to published runs of a ViT-B/16, tested on runs that were held out
 _MOST_SPREAD = 0.5  # a larger mean error means that the rows come from different models
 _MAX_FILE_BYTES = 2**20
@@ -104,6 +105,11 @@ class CalibrationRow:
     samples_per_second: float
     batches_per_execution: float = 1.0
     workers: int | None = None
+
+    @property
+    def is_peer(self) -> bool:
+        """Whether the instance type has no Neuron devices, so that its rows are shown, and calibrate nothing."""
+        return not self.instance_type.startswith(_NEURON_NAMES)
 
     def __post_init__(self) -> None:
         if self.dtype not in _DTYPES:

@@ -13,11 +13,13 @@ from neurontools.estimate.calibration import (
     LAUNCH_SECONDS,
     TENSOR_SECONDS,
     Calibration,
+    CalibrationRow,
     Interval,
     training_eta,
 )
 from neurontools.estimate.counted_run import CountedRun
 from neurontools.estimate.instances import InstanceHardware, Price, list_prices
+from neurontools.util.units import counted, iec_bytes_text
 
 NOT_PREDICTED = (
     ("autocast (AMP)", "cost 26% where it was measured, and the model has no term for it"),
@@ -60,7 +62,14 @@ class Fit:
     @property
     def fits(self) -> bool:
         """Whether the instance has enough HBM per core and enough cores."""
-        return self.headroom_bytes >= 0 and self.worker_count <= self.core_count
+        return not self.obstacle
+
+    @property
+    def obstacle(self) -> str:
+        """The reason why the run can't be on the instance, such as "4.0 GiB too much"; "" if it fits."""
+        if self.worker_count > self.core_count:
+            return f"{self.worker_count} workers, {counted(self.core_count, 'core')}"
+        return f"{iec_bytes_text(-self.headroom_bytes)} too much" if self.headroom_bytes < 0 else ""
 
 
 def memory_fit(run: CountedRun, hardware: InstanceHardware) -> Fit:
@@ -190,11 +199,11 @@ class TrainingCost:
 
     All of them are those of the whole instance, which you pay for. `all_cores_million_usd` is the cost of a million
     samples if workers on all cores were as fast as the counted ones. Without counted samples, the costs of samples are
-    None. Without an epoch size, `epoch_usd` is None.
+    None. Without an epoch size, `epoch_usd` is None. If the run does not fit, all costs are None.
     """
 
     price: Price
-    thousand_steps_usd: Interval
+    thousand_steps_usd: Interval | None
     million_samples_usd: Interval | None
     epoch_usd: Interval | None
     all_cores_million_usd: Interval | None
@@ -207,15 +216,17 @@ def instance_usd(usd_per_hour: float, seconds: float) -> float:
 
 def training_cost(
     price: Price,
-    step_seconds: Interval,
+    step_seconds: Interval | None,
     samples_per_step: float | None,
     epoch_samples: int | None,
     used_ratio: float = 1.0,
 ) -> TrainingCost:
-    """Computes the training cost from the step time.
+    """Computes the training cost from the step time, which is None if the run does not fit.
 
     `samples_per_step` is the sum over all workers; `used_ratio` is the number of workers per core of the instance.
     """
+    if step_seconds is None:
+        return TrainingCost(price, None, None, None, None)
     step_usd = step_seconds * instance_usd(price.usd_per_hour, 1.0)
     sample_usd = step_usd * (1 / samples_per_step) if samples_per_step else None
     return TrainingCost(
@@ -383,7 +394,8 @@ class Estimate:
     """The memory fit, speed and cost of a run on one instance type.
 
     `fit` is counted, the prices in `costs` are list prices, and all other fields are estimated. `mfu` is relative to
-    the bfloat16 peak. `costs` is empty if no price is known.
+    the bfloat16 peak. `costs` is empty if no price is known. If the run does not fit, `samples_per_second` and `mfu`
+    are None.
     """
 
     instance_type: str
@@ -411,7 +423,8 @@ def estimate(
     In `costs`, the given `prices` come before those of the catalog. Raises EstimateError for an unknown instance type.
     """
     hardware = InstanceHardware.from_catalog(instance_type)
-    step = step_time(run, hardware, calibration)
+    fit, step = memory_fit(run, hardware), step_time(run, hardware, calibration)
+    step_seconds = step.total if fit.fits else None
     samples = None if run.samples is None else run.samples * run.worker_count
     peak = hardware.peak_flops.get("bfloat16")
     all_prices = [price for price in prices if price.instance_type == instance_type] + list_prices(instance_type)
@@ -419,14 +432,40 @@ def estimate(
         instance_type=instance_type,
         run=run,
         machine=hardware,
-        fit=memory_fit(run, hardware),
+        fit=fit,
         step=step,
-        samples_per_second=None if samples is None else step.total.inverse(samples),
-        mfu=None if peak is None else step.total.inverse(run.flops / peak),
+        samples_per_second=None if samples is None or step_seconds is None else step_seconds.inverse(samples),
+        mfu=None if peak is None or step_seconds is None else step_seconds.inverse(run.flops / peak),
         costs=tuple(
-            training_cost(price, step.total, samples, epoch_samples, run.worker_count / hardware.core_count)
+            training_cost(price, step_seconds, samples, epoch_samples, run.worker_count / hardware.core_count)
             for price in all_prices
         ),
         what_ifs=tuple(what_ifs(run, hardware, calibration)),
         calibration=calibration,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PeerMeasurement:
+    """A run that the user measured on an instance without Neuron devices, and its cost at the user's prices.
+
+    Nothing of it is estimated. `step_seconds` is None if the row has no number of workers.
+    """
+
+    row: CalibrationRow
+    step_seconds: float | None
+    costs: tuple[TrainingCost, ...]
+
+
+def peer_measurement(row: CalibrationRow, prices: Sequence[Price], epoch_samples: int | None) -> PeerMeasurement:
+    """Computes the costs of a measured run of another kind of instance, at the given prices of its type."""
+    rate = row.samples_per_second
+    sample_seconds = Interval(1 / rate, 1 / rate)
+    samples = None if row.workers is None else float(row.batch * row.workers)
+    costs = []
+    for price in prices:
+        if price.instance_type == row.instance_type:
+            by_sample = training_cost(price, sample_seconds, 1.0, epoch_samples)
+            steps = None if samples is None else sample_seconds * samples * instance_usd(price.usd_per_hour, 1e3)
+            costs.append(replace(by_sample, thousand_steps_usd=steps, all_cores_million_usd=None))
+    return PeerMeasurement(row, None if samples is None else samples / rate, tuple(costs))

@@ -5,47 +5,59 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import date
 from itertools import chain
 from typing import Any
 
 from neurontools.estimate.calibration import ROWS, ROWS_HELD, Interval, training_eta
 from neurontools.estimate.counted_run import CountedRun
-from neurontools.estimate.estimate import NOT_PREDICTED, Estimate, TrainingCost, WhatIf
+from neurontools.estimate.estimate import NOT_PREDICTED, Estimate, PeerMeasurement, TrainingCost, WhatIf
 from neurontools.estimate.instances import ON_DEMAND, Price
 from neurontools.util.formats import Column, ascii_table
 from neurontools.util.units import UNKNOWN, count_text, duration_text, flops_text, iec_bytes_text, percent_text
+from neurontools.util.units import counted as number_of
 
 _LEAST_SHARE = 0.01
+_PEER_MARK = "(your row)"
 _WIDTH = 100
 FLOAT32_PEAK = "float32 is multiplied at the float32 peak: --auto-cast is none by default since SDK 2.27."
 _SHORT_NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
 def format_estimates(
-    estimates: Sequence[Estimate], today: date, counted: CountedRun | None = None, *, lists_unpredicted: bool = False
+    estimates: Sequence[Estimate],
+    today: date,
+    counted: CountedRun | None = None,
+    *,
+    peers: Sequence[PeerMeasurement] = (),
+    lists_unpredicted: bool = False,
 ) -> str:
     """Formats one estimate in full, several as a table. Warns of prices more than a year older than `today`.
 
-    `counted` is the run as it was counted, if the estimates are of other batches or workers. With `lists_unpredicted`,
-    ends with the changes whose effect the model can't predict.
+    `peers` are rows of the table that the user measured. `counted` is the run as it was counted, if the estimates are
+    of other batches or workers. With `lists_unpredicted`, ends with the changes whose effect the model can't predict.
     """
     if not estimates:
         return ""
     first = estimates[0]
     lines = _counter_lines(counted or first.run)
-    if len(estimates) > 1:
+    if len(estimates) + len(peers) > 1:
         batches = {each.run.batch_samples for each in estimates}
         columns = _columns(
             _memory_origin(first.run, counted),
-            has_batches=len(batches) > 1,
+            has_batches=len(batches) > 1 or bool(peers),
+            has_epochs=any(cost.epoch_usd for each in estimates for cost in each.costs),
             has_free_cores=any(each.fit.worker_count < each.fit.core_count for each in estimates),
         )
-        lines += ["", *ascii_table(columns, [[each] for each in estimates]).splitlines()]
+        rows: list[_Row] = [*estimates, *peers]
+        lines += ["", *ascii_table(columns, [[row] for row in rows]).splitlines()]
     else:
         lines += ["", *_full_lines(first, _memory_origin(first.run, counted))]
         lines += ["", *what_if_lines(first.what_ifs)]
     lines.append("")
+    if peers:
+        lines.append(f"Rows {_PEER_MARK} are measurements that you gave with --calibrate, and no estimates.")
     for sentence in _caveats(estimates, today, counted, lists_unpredicted=lists_unpredicted):
         lines += textwrap.wrap(sentence, _WIDTH, subsequent_indent="  ")
     return "\n".join(lines) + "\n"
@@ -70,14 +82,19 @@ def work_text(flops_by_dtype: Mapping[str, float]) -> str:
 def _counter_lines(run: CountedRun) -> list[str]:
     batch = "" if run.batch_samples is None else f", batch {run.batch_samples}"
     rows = [
-        ("counted", f"{count_text(run.steps_total)} steps of {run.worker_count} worker(s){batch}"),
-        ("a step", f"{work_text(run.flops_by_dtype)}, {run.executions:.3g} execution(s)"),
+        ("counted", f"{count_text(run.steps_total)} steps of {number_of(run.worker_count, 'worker')}{batch}"),
+        ("a step", f"{work_text(run.flops_by_dtype)}, {_amount(run.executions, 'execution')}"),
     ]
     if run.collectives:
         rows.append(
-            ("", f"{run.collectives:.3g} collective(s) of {iec_bytes_text(round(run.collective_bytes))} in total")
+            ("", f"{_amount(run.collectives, 'collective')} of {iec_bytes_text(round(run.collective_bytes))} in total")
         )
     return align_columns(rows)
+
+
+def _amount(value: float, noun: str) -> str:
+    """Formats a mean number of things: "1 execution", "1.25 executions"."""
+    return f"{value:.3g} {noun}{'' if value == 1 else 's'}"
 
 
 def _memory_origin(run: CountedRun, counted: CountedRun | None) -> str:
@@ -87,9 +104,7 @@ def _memory_origin(run: CountedRun, counted: CountedRun | None) -> str:
 
 def _full_lines(estimate: Estimate, origin: str) -> list[str]:
     fit, step = estimate.fit, estimate.step
-    verdict = "fits" if fit.fits else "DOES NOT FIT"
-    if fit.worker_count > fit.core_count:
-        verdict += f": {fit.worker_count} workers, {fit.core_count} cores"
+    verdict = "fits" if fit.fits else f"DOES NOT FIT: {fit.obstacle}"
     parts = [
         f"{name} {iec_bytes_text(size)}"
         for name, size in (
@@ -114,7 +129,12 @@ def _full_lines(estimate: Estimate, origin: str) -> list[str]:
             else f"{count_text(fit.largest_batch)} a worker, if all but weights, gradients and optimizer grows with it",
         ),
         (f"  cores ({origin})", f"{fit.worker_count} used of {fit.core_count} paid"),
-        ("  step (estimate)", step.total.text(duration_text) + f"; {_binding_text(estimate)}"),
+        (
+            "  step (estimate)",
+            f"{step.total.text(duration_text)}; {_binding_text(estimate)}"
+            if fit.fits
+            else f"{UNKNOWN}: the run does not fit",
+        ),
         ("  samples/s", interval_text(estimate.samples_per_second, rate_text)),
         ("  MFU", interval_text(estimate.mfu, _mfu_text)),
     ]
@@ -149,7 +169,9 @@ def _binding_text(estimate: Estimate) -> str:
 
 
 def _cost_lines(cost: TrainingCost) -> list[str]:
-    lines = [f"{cost.thousand_steps_usd.text(dollars)} for 1,000 steps"]
+    lines = []
+    if cost.thousand_steps_usd is not None:
+        lines.append(f"{cost.thousand_steps_usd.text(dollars)} for 1,000 steps")
     if cost.million_samples_usd is not None:
         lines.append(f"{cost.million_samples_usd.text(dollars)} for a million samples")
     if cost.epoch_usd is not None:
@@ -235,39 +257,62 @@ def align_columns(rows: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{name:<{width}}  {value}".rstrip() for name, value in rows]
 
 
-def _price_cell(estimate: Estimate) -> str:
-    if not estimate.costs:
+_Row = Estimate | PeerMeasurement
+
+
+def _price_cell(row: _Row) -> str:
+    if not row.costs:
         return UNKNOWN
-    price = estimate.costs[0].price
+    price = row.costs[0].price
     return f"${price.usd_per_hour:,.4g}" + ("" if price.kind == ON_DEMAND else f" ({price.kind})")
 
 
-def _cost_cell(estimate: Estimate, amount: Callable[[TrainingCost], Interval | None]) -> str:
-    return interval_text(amount(estimate.costs[0]), dollars) if estimate.costs else UNKNOWN
+def _cost_cell(row: _Row, amount: Callable[[TrainingCost], Interval | None]) -> str:
+    return interval_text(amount(row.costs[0]), dollars) if row.costs else UNKNOWN
 
 
-_BATCH_COLUMN: Column[Estimate] = Column(
-    ("BATCH",), lambda e: UNKNOWN if e.run.batch_samples is None else str(e.run.batch_samples)
-)
-_ALL_CORES_COLUMN: Column[Estimate] = Column(
-    ("A MILLION WITH", "ALL CORES BUSY"), lambda e: _cost_cell(e, lambda cost: cost.all_cores_million_usd)
-)
+def _column(
+    title: tuple[str, ...],
+    estimated: Callable[[Estimate], str],
+    measured: Callable[[PeerMeasurement], str] = lambda _: UNKNOWN,
+) -> Column[_Row]:
+    """Returns a column of estimates, and of what the user measured on instances of other kinds."""
+    return Column(title, lambda row: measured(row) if isinstance(row, PeerMeasurement) else estimated(row))
 
 
-def _columns(origin: str, *, has_batches: bool, has_free_cores: bool) -> tuple[Column[Estimate], ...]:
+def _cost_column(title: tuple[str, ...], amount: Callable[[TrainingCost], Interval | None]) -> Column[_Row]:
+    return Column(title, lambda row: _cost_cell(row, amount))
+
+
+def _columns(origin: str, *, has_batches: bool, has_free_cores: bool, has_epochs: bool) -> tuple[Column[_Row], ...]:
+    batch = _column(
+        ("BATCH",),
+        lambda e: UNKNOWN if e.run.batch_samples is None else str(e.run.batch_samples),
+        lambda peer: str(peer.row.batch),
+    )
+    all_cores = _cost_column(("A MILLION WITH", "ALL CORES BUSY"), lambda cost: cost.all_cores_million_usd)
     return (
-        Column(("INSTANCE", "TYPE"), lambda e: e.instance_type),
-        *((_BATCH_COLUMN,) if has_batches else ()),
-        Column(("HBM A CORE", f"({origin})"), _memory_text),
-        Column(("FITS",), lambda e: "yes" if e.fit.fits else "NO"),
-        Column(("CORES", "USED"), lambda e: f"{e.fit.worker_count} of {e.fit.core_count}"),
-        Column(("STEP", "(estimate)"), lambda e: e.step.total.text(duration_text)),
-        Column(("BINDS",), lambda e: e.step.binds),
-        Column(("SAMPLES/S", "(estimate)"), lambda e: interval_text(e.samples_per_second, rate_text)),
+        _column(("INSTANCE", "TYPE"), lambda e: e.instance_type, lambda peer: f"{peer.row.instance_type} {_PEER_MARK}"),
+        *((batch,) if has_batches else ()),
+        _column(("HBM A CORE", f"({origin})"), _memory_text),
+        _column(("FITS",), lambda e: "yes" if e.fit.fits else f"NO: {e.fit.obstacle}"),
+        _column(("CORES", "USED"), lambda e: f"{e.fit.worker_count} of {e.fit.core_count}"),
+        _column(
+            ("STEP", "(estimate)"),
+            lambda e: e.step.total.text(duration_text) if e.fit.fits else UNKNOWN,
+            lambda peer: duration_text(peer.step_seconds),
+        ),
+        _column(("BINDS",), lambda e: e.step.binds if e.fit.fits else UNKNOWN),
+        _column(
+            ("SAMPLES/S", "(estimate)"),
+            lambda e: interval_text(e.samples_per_second, rate_text),
+            lambda peer: rate_text(peer.row.samples_per_second),
+        ),
         Column(("LIST PRICE", "AN HOUR"), _price_cell),
-        Column(("1,000 STEPS", "(estimate)"), lambda e: _cost_cell(e, lambda cost: cost.thousand_steps_usd)),
-        Column(("A MILLION SAMPLES", "(estimate)"), lambda e: _cost_cell(e, lambda cost: cost.million_samples_usd)),
-        *((_ALL_CORES_COLUMN,) if has_free_cores else ()),
+        _cost_column(("1,000 STEPS", "(estimate)"), lambda cost: cost.thousand_steps_usd),
+        _cost_column(("A MILLION SAMPLES", "(estimate)"), lambda cost: cost.million_samples_usd),
+        *((all_cores,) if has_free_cores else ()),
+        *((_cost_column(("AN EPOCH", "(estimate)"), lambda cost: cost.epoch_usd),) if has_epochs else ()),
     )
 
 
@@ -278,6 +323,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         "instance_type": estimate.instance_type,
         "counted": {
             "fits": fit.fits,
+            "obstacle": fit.obstacle or None,
             "core_memory_bytes": fit.core_memory_bytes,
             "hbm_peak_bytes": fit.peak_bytes,
             "weight_bytes": fit.weight_bytes,
@@ -293,7 +339,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
             "executions_per_step": estimate.run.executions,
         },
         "estimated": {
-            "step_seconds": ends(step.total),
+            "step_seconds": ends(step.total) if fit.fits else None,
             "host_seconds": ends(step.host),
             "compute_seconds": ends(step.compute),
             "memory_seconds": step.memory_seconds,
@@ -307,6 +353,15 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         "not_predicted": [change for change, _ in NOT_PREDICTED],
         "calibrated_on_rows": None if estimate.calibration is None else estimate.calibration.row_count,
         "coverage": None if estimate.calibration is not None else [ROWS_HELD, ROWS],
+    }
+
+
+def peer_document(peer: PeerMeasurement) -> dict[str, Any]:
+    """Returns the measurement of an instance of another kind as JSON data."""
+    return {
+        **asdict(peer.row),
+        "step_seconds": peer.step_seconds,
+        "costs": [_cost_document(cost) for cost in peer.costs],
     }
 
 

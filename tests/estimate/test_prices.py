@@ -6,6 +6,7 @@ import json
 import re
 import runpy
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -14,11 +15,11 @@ import pytest
 from neurontools import catalog
 from neurontools.estimate import Calibration, CalibrationRow, EstimateError, Interval, estimate, read_prices, read_rows
 from neurontools.estimate.calibration import ROWS, ROWS_HELD, training_eta
-from neurontools.estimate.estimate import training_cost
+from neurontools.estimate.estimate import peer_measurement, training_cost
 from neurontools.estimate.families import ModelFamily
-from neurontools.estimate.instances import list_prices
+from neurontools.estimate.instances import Price, list_prices
 from neurontools.estimate.parallelism import scale_run
-from neurontools.estimate.report import dollars, estimate_document, format_estimates
+from neurontools.estimate.report import dollars, estimate_document, format_estimates, peer_document
 from tests.harness.counted_runs import GIB, counted, summary
 from tests.harness.paths import ROOT
 
@@ -59,6 +60,7 @@ def test_one_s_own_prices_come_first(tmp_path: Path) -> None:
 def test_costs_follow_from_time_and_samples() -> None:
     price = list_prices("inf2.xlarge")[0]
     made = training_cost(price, Interval(1.0, 2.0), 16.0, 3_600_000)
+    assert made.thousand_steps_usd is not None
     assert made.thousand_steps_usd.low == pytest.approx(0.7582 / 3.6)
     assert made.million_samples_usd is not None
     assert made.epoch_usd is not None
@@ -113,7 +115,7 @@ def test_counted_listed_and_estimated_stand_apart() -> None:
     assert "Not predicted" not in format_estimates(made, TODAY)
     told = format_estimates(made, TODAY, lists_unpredicted=True)
     for line in (
-        "a step   2.0 TFLOP (100% fp32), 1 execution(s)",
+        "a step   2.0 TFLOP (100% fp32), 1 execution",
         "HBM (counted)    10.0 GiB of 16.0 GiB a core, 6.0 GiB left",
         "weights 1.0 GiB, gradients 1.0 GiB, optimizer 2.0 GiB, activations and the rest 6.0 GiB",
         "16 a worker, if all but weights, gradients and optimizer grows with it",
@@ -143,7 +145,7 @@ UNCOUNTED = {"samples_total": None, "batches_total": None, "batch_samples": None
             {"hbm_peak_bytes": 20 * GIB},
             "trn1.32xlarge",
             None,
-            ["trn1.32xlarge      DOES NOT FIT\n", "4.0 GiB too much"],
+            ["trn1.32xlarge      DOES NOT FIT: 4.0 GiB too much\n", "  samples/s        -\n", "(estimate)  -: the run"],
         ),
         ({"workers": 3}, "inf2.xlarge", None, ["DOES NOT FIT: 3 workers, 2 cores"]),
         (UNCOUNTED, "trn2u.48xlarge", None, ["  largest batch    -\n", "  samples/s        -\n", "with --prices"]),
@@ -168,6 +170,27 @@ def test_several_types_are_a_table() -> None:
     assert "ALL CORES BUSY" in told
     full = format_estimates([estimate(counted(workers=2), name) for name in ("inf2.xlarge", "trn1.2xlarge")], TODAY)
     assert "ALL CORES BUSY" not in full
+
+
+def test_what_does_not_fit_has_no_times_and_measurements_of_other_instances_are_marked() -> None:
+    row = CalibrationRow("p4d.24xlarge", "bf16", batch=32, samples_per_second=1392.64, workers=8)
+    price = Price("p4d.24xlarge", "SageMaker", 37.69, None, None, "the article")
+    peers = [peer_measurement(row, [price], 3_600_000), peer_measurement(replace(row, workers=None), [], None)]
+    made = [estimate(counted(workers=workers), "inf2.xlarge", epoch_samples=3_600_000) for workers in (2, 3)]
+    told = format_estimates(made, TODAY, peers=peers)
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in told.splitlines() if line.startswith("| ")]
+    unknown = ["-"] * 3
+    assert cells[3][3:8] == ["NO: 3 workers, 2 cores", "3 of 2", *unknown]
+    assert cells[3][9:] == unknown
+    assert cells[4] == [
+        *("p4d.24xlarge (your row)", "32", *unknown, "183.8 ms", "-", "1,393", "$37.69 (SageMaker)"),
+        *("$1.92", "$7.52", "$27.06"),
+    ]
+    assert cells[5] == ["p4d.24xlarge (your row)", "32", *unknown, "-", "-", "1,393", "-", *unknown]
+    assert "measurements that you gave" in told
+    assert (row.is_peer, replace(row, instance_type="trn1.2xlarge").is_peer) == (True, False)
+    assert peer_document(peers[0])["costs"][0]["million_samples_usd"] == pytest.approx([7.5176] * 2, rel=1e-4)
+    assert estimate_document(made[1])["estimated"]["step_seconds"] is None
 
 
 def test_other_batches_are_called_calculated() -> None:

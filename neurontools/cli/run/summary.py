@@ -153,7 +153,7 @@ def _cost_text(document: dict[str, Any]) -> str | None:
         costs = estimate(CountedRun.from_summary(document), document["instance_type"] or "").costs
     except EstimateError:
         return None
-    if not costs:
+    if not costs or costs[0].thousand_steps_usd is None:
         return None
     return f"{costs[0].thousand_steps_usd.text(dollars)} for 1,000 steps on {document['instance_type']}, an estimate"
 
@@ -253,8 +253,9 @@ class EstimateRequest:
     def of_run(self, summary: dict[str, Any], *, lists_unpredicted: bool = False) -> str:
         """Returns the estimate as text, or the reason why there is none. Adds the estimate to `summary`."""
         from neurontools.estimate import CountedRun, EstimateError, estimate
+        from neurontools.estimate.estimate import peer_measurement
         from neurontools.estimate.parallelism import scale_run
-        from neurontools.estimate.report import estimate_document, format_estimates
+        from neurontools.estimate.report import estimate_document, format_estimates, peer_document
 
         today = datetime.now(UTC).date()
         try:
@@ -270,8 +271,10 @@ class EstimateRequest:
         except EstimateError as error:
             summary["estimates"] = []
             return f"neuron-run: no estimate: {error}"
+        peers = [peer_measurement(row, self.prices, self.epoch_samples) for row in self.rows if row.is_peer]
         summary["estimates"] = [estimate_document(each) for each in estimates]
-        return format_estimates(estimates, today, run, lists_unpredicted=lists_unpredicted)
+        summary["peers"] = [peer_document(each) for each in peers]
+        return format_estimates(estimates, today, run, peers=peers, lists_unpredicted=lists_unpredicted)
 
     def _of_inference(self, summary: dict[str, Any], today: date) -> str:
         from neurontools.estimate import counted_models, estimate_inference
@@ -285,14 +288,15 @@ class EstimateRequest:
     def _calibration(self, run: CountedRun) -> Calibration | None:
         from neurontools.estimate import Calibration, EstimateError
 
-        if not self.rows:
+        rows = [row for row in self.rows if not row.is_peer]
+        if not rows:
             return None
         if run.samples is None:
             raise EstimateError(
                 "samples were not counted, so rows can't be compared; load with torch_xla's MpDeviceLoader"
             )
         return Calibration.of(
-            self.rows,
+            rows,
             run.flops / run.samples,
             run.worker_count,
             run.tensors / run.executions if run.executions else None,
