@@ -1,12 +1,16 @@
 """The format of a worker's file, `*.neuronprofile`: a header line, then chunks with checksums.
 
-    NEURONPROFILE 1 {metadata}\\n
+    NEURONPROFILE 2 {metadata}\\n
     a chunk: kind (1 byte), size (4), unpacked size (4), CRC-32 of kind and stream (4), the zlib stream
 
 Numbers are little-endian. A chunk of kind D has further definitions as JSON: names, places, stacks, graphs, operators.
 A chunk of kind S has the state, which replaces the previous one. All other chunks are tables: the number of rows, then
 the columns as 64-bit integers. A column stores the lowest bytes of all its numbers first, then the next bytes, which
-compresses to a third. Events and steps extend their table; totals and blocks replace it. Readers skip unknown kinds.
+compresses to a third. Events and steps extend their table; totals and blocks replace it.
+
+Readers skip chunks of unknown kinds, unknown fields of the metadata and the state, and further parts at the end of a
+definition, so that such additions need no new version. Files of version 1 lack the bytes that an operator sends to its
+peers; their readers took further parts of a definition for damage, hence version 2.
 """
 
 from __future__ import annotations
@@ -34,7 +38,8 @@ from neurontools.profile.profile import (
 )
 
 MAGIC = b"NEURONPROFILE"
-VERSION = 1
+VERSION = 2
+OLDEST_VERSION = 1
 SUFFIX = ".neuronprofile"
 HEADER = struct.Struct("<cIII")
 MOST_CHUNK_BYTES = 64 << 20

@@ -250,6 +250,7 @@ class Profile:
     operators of all `executions`, one after the other. A stack lists source lines, innermost first, without lines of
     torch, the standard library and this package. `blocks` are the storages at the end, empty if the worker died.
     `is_damaged` is true if the file has a bad chunk; the profile then lacks all data from there on.
+    `owner` is the user whose file it is; None if that is the user who reads it.
     """
 
     metadata: ProfileMetadata
@@ -269,6 +270,7 @@ class Profile:
     operator_totals: ColumnTable[OperatorTotal] = field(default_factory=lambda: ColumnTable(OperatorTotal))
     span_totals: ColumnTable[SpanTotal] = field(default_factory=lambda: ColumnTable(SpanTotal))
     is_damaged: bool = False
+    owner: str | None = None
 
     def stack(self, number: int | None) -> tuple[SourceLine, ...]:
         """Returns a stack by its index; empty for None and -1."""

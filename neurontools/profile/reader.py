@@ -54,7 +54,7 @@ def read_profile(
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise UserError(f"{name}: no regular file; {_NEXT_STEP}")
-            size = status.st_size
+            size, uid = status.st_size, status.st_uid
             if size > MAX_FILE_BYTES:
                 raise UserError(f"{name}: {size} bytes are more than a profile has; {_NEXT_STEP}")
             data = file.read(size)
@@ -73,7 +73,7 @@ def read_profile(
     except DamagedProfile:
         is_damaged = True
     try:
-        return reader.build_profile(is_damaged)
+        return reader.build_profile(is_damaged, None if uid == os.geteuid() else user_name(uid))
     except DamagedProfile as error:
         raise UserError(f"{name}: damaged: {error}; make the profile again") from None
 
@@ -96,7 +96,7 @@ def _parse_header(data: bytes) -> tuple[ProfileMetadata, int]:
     if end < 0:
         raise DamagedProfile("a profile that ends in its first line")
     version, _, text = data[len(chunks.MAGIC) + 1 : end].partition(b" ")
-    if version != b"%d" % chunks.VERSION:
+    if version not in {b"%d" % number for number in range(chunks.OLDEST_VERSION, chunks.VERSION + 1)}:
         raise DamagedProfile(
             f"a profile of another version ({escape_controls(version[:20].decode('ascii', 'replace'))})"
         )
@@ -155,11 +155,13 @@ class _ChunkReader:
         try:
             document = json.loads(payload)
             names = [str(name) for name in document["names"]]
-            places = [SourceLine(*parts) for parts in document["places"]]
-            graphs = [GraphDefinition(*parts) for parts in document["graphs"]]
+            places = [SourceLine(*parts[: len(SourceLine.__slots__)]) for parts in document["places"]]
+            graphs = [GraphDefinition(*parts[: len(GraphDefinition.__slots__)]) for parts in document["graphs"]]
             operators = [
                 OperatorDefinition(graph, position, name, Engine(engine), *map(_frozen, rest))
-                for graph, position, name, engine, *rest in document["operators"]
+                for graph, position, name, engine, *rest in (
+                    parts[: len(OperatorDefinition.__slots__)] for parts in document["operators"]
+                )
             ]
             for kind, values in ((SourceLine, places), (GraphDefinition, graphs), (OperatorDefinition, operators)):
                 for value in values:
@@ -176,7 +178,7 @@ class _ChunkReader:
         if max(map(len, listed)) > _MAX_DEFINITIONS:
             raise DamagedProfile("more definitions than a profile has")
 
-    def build_profile(self, is_damaged: bool) -> Profile:
+    def build_profile(self, is_damaged: bool, owner: str | None) -> Profile:
         """Returns the profile; raises DamagedProfile if a reference has no target."""
         tables = self.tables
         timed = sum(tables["executions"].column("operator_count"))
@@ -195,6 +197,7 @@ class _ChunkReader:
             operators=tuple(self.operators),
             operator_ns=self.operator_ns,
             is_damaged=is_damaged,
+            owner=owner,
             **tables,
         )
 

@@ -126,12 +126,14 @@ def title_lines(report: RunReport, width: int) -> list[Line]:
     """Draws the title of the report: script, instance type, ranks, steps, start time, failures and origin of times."""
     first = report.ranks[0].profile.metadata
     hosts = len({rank.profile.metadata.host for rank in report.ranks})
+    owners = sorted({rank.profile.owner for rank in report.ranks if rank.profile.owner is not None})
     began = date_text(first.began_ns / 1e9)
     where = f" on {counted(hosts, 'host')}" if hosts > 1 else ""
     instance_type = printable_name(first.instance_type or "unknown instance type")
     script_name = printable_name(first.script.rpartition("/")[2]) or "profile"
     runs: list[Run] = [
         (f" {script_name}", "strong"),
+        (f" of user {printable_name(', '.join(owners))}" if owners else "", "warn"),
         (f", {instance_type}, {counted(len(report.ranks), 'rank')}{where}, ", "text"),
         (f"{counted(report.step_count, 'step')}, {began}", "text"),
     ]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -118,6 +119,24 @@ def test_a_foreign_file_is_refused_in_a_line_that_says_what_to_give(tmp_path: Pa
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "\x1b" not in str(caught.value)
+
+
+def test_older_files_further_parts_of_definitions_and_files_of_others_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.neuronprofile"
+    write(path, trained(2)[0])
+    written = path.read_bytes()
+    later = {"names": [], "places": [["a.py", 1, "f", False, "later"]], "stacks": [], "graphs": [], "operators": []}
+    for content in (
+        written.replace(b"NEURONPROFILE 2 ", b"NEURONPROFILE 1 ", 1),
+        written + chunks.pack_chunk(chunks.DEFINITIONS, json.dumps(later).encode()),
+    ):
+        assert content != written
+        path.write_bytes(content)
+        read = read_profile(path)
+        assert (read.operators, read.is_damaged, read.owner) == (trained(2)[0].operators, False, None)
+    if os.geteuid() == 0:
+        os.chown(path, 54_321, -1)
+        assert read_profile(path).owner == "54321"
 
 
 def test_pipes_devices_and_directories_are_refused_at_once(tmp_path: Path) -> None:
