@@ -20,6 +20,7 @@ from neurontools.runtime.operators.operator import (
     NumberForTensor,
     OperatorSignature,
     Unverified,
+    operators,
     signatures,
 )
 from neurontools.runtime.profiling.ring import ring
@@ -105,43 +106,13 @@ class _CallKey:
         self.buffers.append(buffer)
 
 
-def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
-    has_device, has_generator, outs = operator.has_device, operator.has_generator, operator.out_names
-    returns = operator.returns
-    in_place_result = operator.in_place and len(returns) == 1 and returns[0] is not None and not outs
-
-    def recorded(arguments: Any, keywords: Any, given: Any, core: Core | None) -> Any:
-        begun = perf_counter()
-        if replayer.ahead is not None:  # another thread's execution has started a replay, which must end
-            replayer.bail_out()
-        try:
-            core, signature = record(operator, arguments, keywords, core)
-        except NumberForTensor as error:
-            return recording_kernel(operator.with_number(error.position))(*arguments, **keywords)
-        except Unverified as first:
-            return _verify(first, operator, arguments, keywords, core)
-        except (NotRecordable, NeedsResize) as error:
-            if outs or isinstance(error, NeedsResize):
-                return eager.run_resizing(operator, arguments, keywords)
-            return eager.run_eager(operator, arguments, keywords, core)
-        if ring.is_on or ring.traced_steps:
-            core.pending.origins[len(core.pending.signatures) - 1] = ring.stack_table.operator_stack()
-        if signature.single is not None:
-            result = new_result(signature.single, core)
-        elif in_place_result:
-            result = arguments[0] if arguments else keywords[returns[0][1]]  # type: ignore[index]
-        else:
-            outputs = signature.outputs or (None,) * len(returns)
-            result = eager.join_results(
-                operator, arguments, keywords, outputs, lambda output: _new_results(output, core)
-            )
-        if replayer.observed is not None:
-            replayer.observe(core, operator, signature, arguments, given)
-        metrics.add_tracing(perf_counter() - begun)
-        device.recorded(core)
-        return result
+def recording_kernel(described: DeviceOperator | str) -> Callable[..., Any]:
+    """Returns the kernel of an operator. For a name, the first call describes the operator, which takes its time."""
+    operator = None if isinstance(described, str) else described
+    name = described if isinstance(described, str) else described.name
 
     def kernel(*arguments: Any, **keywords: Any) -> Any:
+        nonlocal operator
         if replayer.ahead is not None:
             with _lock:
                 ahead = replayer.ahead
@@ -155,9 +126,12 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
                         if result is not MISS:
                             return result
                     replayer.bail_out()
+        if operator is None:
+            with _lock:
+                operator = operators.get(name)
         core: Core | None = None
         given = keywords if replayer.observed is None or not keywords else dict(keywords)
-        if has_device and keywords:
+        if operator.has_device and keywords:
             wanted = keywords.pop("device", None)
             keywords.pop("pin_memory", None)
             if wanted is not None:
@@ -165,11 +139,11 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
                 if wanted.type != device.name:
                     return eager.run_on_host(operator, arguments, keywords, wanted)
                 core = device.core(wanted)
-        if has_generator and keywords and (generator := keywords.pop("generator", None)) is not None:
+        if operator.has_generator and keywords and (generator := keywords.pop("generator", None)) is not None:
             return eager.run_eager(operator, arguments, {**keywords, "generator": generator}, core)
         with _lock:
             try:
-                return recorded(arguments, keywords, given, core)
+                return _recorded_call(operator, arguments, keywords, given, core)
             except BaseException:
                 # A signal handler may have raised an exception at any point of the recording.
                 replayer.stop_observing()
@@ -178,6 +152,37 @@ def recording_kernel(operator: DeviceOperator) -> Callable[..., Any]:
                 raise
 
     return kernel
+
+
+def _recorded_call(operator: DeviceOperator, arguments: Any, keywords: Any, given: Any, core: Core | None) -> Any:
+    """Records a call and returns its results. Runs the call eagerly if a graph can't contain it."""
+    begun = perf_counter()
+    if replayer.ahead is not None:  # another thread's execution has started a replay, which must end
+        replayer.bail_out()
+    try:
+        core, signature = record(operator, arguments, keywords, core)
+    except NumberForTensor as error:
+        return recording_kernel(operator.with_number(error.position))(*arguments, **keywords)
+    except Unverified as first:
+        return _verify(first, operator, arguments, keywords, core)
+    except (NotRecordable, NeedsResize) as error:
+        if operator.out_names or isinstance(error, NeedsResize):
+            return eager.run_resizing(operator, arguments, keywords)
+        return eager.run_eager(operator, arguments, keywords, core)
+    if ring.is_on or ring.traced_steps:
+        core.pending.origins[len(core.pending.signatures) - 1] = ring.stack_table.operator_stack()
+    if signature.single is not None:
+        result = new_result(signature.single, core)
+    elif operator.changed_result is not None:
+        result = arguments[0] if arguments else keywords[operator.changed_result]
+    else:
+        outputs = signature.outputs or (None,) * len(operator.returns)
+        result = eager.join_results(operator, arguments, keywords, outputs, lambda output: _new_results(output, core))
+    if replayer.observed is not None:
+        replayer.observe(core, operator, signature, arguments, given)
+    metrics.add_tracing(perf_counter() - begun)
+    device.recorded(core)
+    return result
 
 
 def _verify(

@@ -63,8 +63,8 @@ _MIXED = frozenset(
 )
 
 
-def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, DeviceOperator]:
-    """Registers all kernels with torch. Returns the recorded operators by name. `keep` stores the registrations."""
+def register_kernels(name: str, keep: Callable[[Any], None]) -> None:
+    """Registers all kernels with torch. `keep` stores the registrations."""
     library = torch.library.Library("aten", "IMPL")
     keep(library)
     special: dict[str, Any] = dict(transfer.TRANSFER_KERNELS)
@@ -77,18 +77,8 @@ def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, Device
         library.impl(full, kernel, _KEY)
     done = set(special) | {"aten::" + view for view in _VIEWS} | _SKIPPED
     for full in _recorded_names(done):
-        try:
-            op = find_overload(full)
-        except AttributeError:
-            continue
-        if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
-            continue  # torch implements view operators by as_strided
-        if torch.Tag.inplace_view in op.tags:
-            continue  # torch's own kernels run operators that only change shape and strides
-        operator = operators.add(DeviceOperator(op, mixed_devices=full in _MIXED))
-        operator.dynamic = operator.dynamic or full in _EAGER
-        operator.meta_call = checked_meta_call(full, operator.meta_call)
-        library.impl(full.removeprefix("aten::"), recording_kernel(operator), _KEY)
+        operators.add_undescribed(full, functools.partial(_describe, full))
+        library.impl(full.removeprefix("aten::"), recording_kernel(full), _KEY)
     for key in ("Autograd" + _KEY, _KEY):
         library.impl("embedding_backward", _embedding_backward, key)
         library.impl("scaled_dot_product_attention", attention, key)
@@ -101,7 +91,13 @@ def register_kernels(name: str, keep: Callable[[Any], None]) -> dict[str, Device
     recurrent.register_recurrent(keep)
     _register_fallback(keep)
     register_autocast(name, keep)
-    return operators.by_name
+
+
+def _describe(name: str) -> DeviceOperator:
+    operator = DeviceOperator(find_overload(name), mixed_devices=name in _MIXED)
+    operator.dynamic = operator.dynamic or name in _EAGER
+    operator.meta_call = checked_meta_call(name, operator.meta_call)
+    return operator
 
 
 def _embedding_backward(
@@ -138,7 +134,22 @@ def _recorded_names(done: set[str]) -> list[str]:
     cpu = list(registered("CPU"))
     whole = [n for n in registered("CompositeExplicitAutograd") if n in _RECORDED_WHOLE or is_batched(n)]
     names = dict.fromkeys([*cpu, *registered("CompositeExplicitAutogradNonFunctional"), *whole])
-    return [n for n in names if n.startswith("aten::") and n not in done]
+    return [n for n in names if n.startswith("aten::") and n not in done and _makes_or_changes_values(n)]
+
+
+def _makes_or_changes_values(name: str) -> bool:
+    """Returns whether an operator makes new tensors or changes values.
+
+    torch implements view operators by as_strided. Its own kernels run operators that only change shape and strides.
+    """
+    base, _, overload = name.partition(".")
+    try:
+        returns = _C._get_schema(base, overload).returns
+    except RuntimeError:  # an operator without a schema
+        return False
+    if any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
+        return False
+    return torch.Tag.inplace_view not in _C._get_operation_overload(base, overload)[2]
 
 
 def _native(op: Any) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ from neurontools.runtime.tensors.cores import Reported, attach_cores
 from neurontools.runtime.tensors.device import DEFAULT_PENDING_BOUND, device, worker
 from neurontools.runtime.tensors.storages import storages
 from neurontools.runtime.torch_device import torch_module
-from neurontools.runtime.torch_device.deferred_imports import defer_dynamo
+from neurontools.runtime.torch_device.deferred_imports import defer_dynamo, defer_symbolic_shapes
 from neurontools.runtime.torch_device.interrupts import guard_backward_hooks, resend_lost_interrupts
 from neurontools.runtime.torch_device.memory import add_memory_functions
 from neurontools.runtime.torch_device.parameters import account_parameters, keep_parameter_identity
@@ -137,6 +137,7 @@ def register_device(name: str = "xla", environment: Mapping[str, str] | None = N
         patch_torch_accelerator,
         guard_backward_hooks,
         defer_dynamo,
+        defer_symbolic_shapes,
         patch_torch_compile,
         patch_dtensor,
         patch_fsdp,

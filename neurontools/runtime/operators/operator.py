@@ -76,10 +76,11 @@ class DeviceOperator:
 
     `call` computes the operator on CPU tensors, `meta_call` on meta tensors; both default to the operator itself.
     `writes` has the changed arguments as (position, name). `returns` has, for each result, the changed argument that is
-    the result, or None for a new tensor. A `random` operator draws from the device's generator. An `effect` operator
-    must run even if its results are unused. A `dynamic` operator runs eagerly, because its result layouts depend on
-    values or its results are views of arguments. The meta kernel of a `trusted` operator returns the same layouts as
-    its CPU kernel. Without `trusted`, the first call of each signature runs eagerly, and compares these layouts.
+    the result, or None for a new tensor. If there is one result, a changed argument, `changed_result` is its name. A
+    `random` operator draws from the device's generator. An `effect` operator must run even if its results are unused. A
+    `dynamic` operator runs eagerly, because its result layouts depend on values or its results are views of arguments.
+    The meta kernel of a `trusted` operator returns the same layouts as its CPU kernel. Without `trusted`, the first
+    call of each signature runs eagerly, and compares these layouts.
     """
 
     def __init__(
@@ -118,6 +119,8 @@ class DeviceOperator:
             _returned_argument(r, arguments) for r in schema.returns
         )
         self.in_place = all(r is not None for r in self.returns)
+        only = self.returns[0] if len(self.returns) == 1 and not self.out_names else None
+        self.changed_result = None if only is None else only[1]
         has_own_kernel = call is not None or meta_call is not None
         self.trusted = self.in_place or has_own_kernel or self.name in verified_names() or is_batched(self.name)
         lifted = [
@@ -195,6 +198,16 @@ class OperatorTable:
 
     def __init__(self) -> None:
         self.by_name: dict[str, DeviceOperator] = {}
+        self._undescribed: dict[str, Callable[[], DeviceOperator]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all operators that have a kernel, whether they are described or not."""
+        return [*self.by_name, *self._undescribed]
+
+    def add_undescribed(self, name: str, describe: Callable[[], DeviceOperator]) -> None:
+        """Adds an operator that `describe` returns when it is used first. A script uses few of all operators."""
+        self._undescribed[name] = describe
 
     def add(self, operator: DeviceOperator) -> DeviceOperator:
         self.by_name[operator.name] = operator
@@ -203,7 +216,10 @@ class OperatorTable:
     def get(self, name: str) -> DeviceOperator:
         """Returns the operator with this name. The first call for a name creates the operator from torch's schema."""
         found = self.by_name.get(name)
-        return found if found is not None else self.add(DeviceOperator(find_overload(name)))
+        if found is None:
+            describe = self._undescribed.pop(name, None)
+            found = self.add(DeviceOperator(find_overload(name)) if describe is None else describe())
+        return found
 
 
 operators = OperatorTable()

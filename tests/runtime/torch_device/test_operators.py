@@ -166,8 +166,8 @@ def verified(set_up_device: None) -> Iterator[set[str]]:
     """
     names: set[str] = set()
     if IS_WRITING:
-        for operator in operators.by_name.values():
-            operator.trusted = True
+        for name in operators.names:
+            operators.get(name).trusted = True
     yield names
     if IS_WRITING:
         VERIFIED.write_text("\n".join(sorted(names)) + "\n")
@@ -234,11 +234,11 @@ def with_lists_of_now(document: str) -> str:
     def explained(reasons: dict[str, str]) -> str:
         return "".join(f"* `{name}`: {why}\n" for name, why in sorted(reasons.items()))
 
-    all_names = {name for name in operators.by_name if name.startswith("aten::")}
-    at_once = {name for name in all_names if operators.by_name[name].dynamic and name != "aten::index.Tensor"}
+    all_names = {name for name in operators.names if name.startswith("aten::")}
+    at_once = {name for name in all_names if operators.get(name).dynamic and name != "aten::index.Tensor"}
     recorded = all_names - at_once - WITHOUT_META
     compared = recorded & verified_names()
-    others = {name for name in recorded - compared if not operators.by_name[name].trusted}
+    others = {name for name in recorded - compared if not operators.get(name).trusted}
     lists = [explained(CLOSE), explained(SKIPPED), *map(listed, (at_once, WITHOUT_META, compared, others))]
     counts = [f"({len(compared)})", f"({len(others)})"]
     document = re.sub(r"(^\* .*\n)+", lambda _: lists.pop(0), document, flags=re.MULTILINE)
