@@ -25,7 +25,7 @@ from neurontools.model import LogicalNeuronCore, Snapshot, logical_cores
 CORE_TESTS = ("matmul", "convolution", "random", "hbm", "transfer", "training", "collective", "speed")
 _COMPARED_TESTS = ("collective", "speed")  # a result holds only after the comparison with the other cores
 RANK_TESTS = ("all-reduce", "all-gather", "links")
-_EXECUTING_TESTS = (*CORE_TESTS, *RANK_TESTS, "reports", "sustained")
+EXECUTING_TESTS = frozenset((*CORE_TESTS, *RANK_TESTS, "reports", "sustained"))
 _REPEATED_TESTS = ("matmul", "convolution", "hbm", "transfer")  # in each round of the sustained load
 PROVES_LEVEL_2 = "A pass proves that these computations were right on this hardware, now."
 _EXECUTION_TIMEOUT_SECONDS = 10
@@ -101,7 +101,7 @@ class DeviceTests:
 
     def run(self, names: Sequence[str]) -> Iterator[TestResult]:
         """Runs the tests with these names on all free cores. Cores that others hold are skipped."""
-        on_cores = [name for name in names if name in _EXECUTING_TESTS]
+        on_cores = [name for name in names if name in EXECUTING_TESTS]
         if on_cores:
             yield from self._run_executing(on_cores)
         if "power" in names:
@@ -152,7 +152,7 @@ class DeviceTests:
             places: list[tuple[int, int | None]] = []
             if name in ("links", "power"):
                 places = [(index, None) for index in sorted({core.device_index for core in free})]
-            elif name in _EXECUTING_TESTS and name != "reports":
+            elif name in EXECUTING_TESTS and name != "reports":
                 cores = _ranks(free) if name in RANK_TESTS else free
                 places = [(core.device_index, core.index) for core in cores]
             elif name == "reports":

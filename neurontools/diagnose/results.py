@@ -12,7 +12,7 @@ from neurontools.util.version import __version__
 
 TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from neurontools.diagnose.document import DiagDocument
 
@@ -108,8 +108,7 @@ def report_text(report: DiagReport) -> str:
     """Returns the report as text. Equal results of several devices are one line."""
     lines = [f"neuron-diag {__version__}, level {report.level}: {_host_text(report)}"]
     rows = [
-        (group.first.test, str(group.first.outcome), _place_text(sorted(group.devices), sorted(group.cores)), group)
-        for group in _grouped(report.results)
+        (group.first.test, str(group.first.outcome), _place_text(group), group) for group in _grouped(report.results)
     ]
     widths = [max((len(row[column]) for row in rows), default=0) + 2 for column in range(3)]  # type: ignore[arg-type]
     for test, outcome, place, group in rows:
@@ -189,6 +188,7 @@ class _Group:
     first: TestResult
     devices: set[int]
     cores: set[int]
+    links: set[str]
     measured: list[float]
 
 
@@ -197,9 +197,12 @@ def _grouped(results: Iterable[TestResult]) -> list[_Group]:
     for result in results:
         key = (result.test, result.outcome, result.reason, result.action, result.injected)
         if key not in groups:
-            groups[key] = _Group(result, set(), set(), [])
+            groups[key] = _Group(result, set(), set(), set(), [])
         group = groups[key]
-        group.devices.update(index for index in (result.device_index, result.peer_device_index) if index is not None)
+        if result.peer_device_index is not None:
+            group.links.add(f"{result.device_index}-{result.peer_device_index}")
+        elif result.device_index is not None:
+            group.devices.add(result.device_index)
         if result.neuroncore_index is not None:
             group.cores.add(result.neuroncore_index)
         if result.measured is not None:
@@ -222,15 +225,18 @@ def _measured_text(group: _Group, *, is_simulated: bool) -> str:
 _RATE_TEXTS = {"FLOP/s": flops_text, "bytes/s": byte_rate_text, "ratio of the maximum": percent_text}
 
 
-def _place_text(devices: Sequence[int], cores: Sequence[int]) -> str:
-    if cores:
-        return f"core{'s' if len(cores) > 1 else ''} {ranges_text(cores)}"
-    return f"device{'s' if len(devices) > 1 else ''} {ranges_text(devices)}" if devices else "host"
+def _place_text(group: _Group) -> str:
+    if group.links:
+        return counted(len(group.links), "link") if len(group.links) > 1 else f"link {min(group.links)}"
+    name, indices = ("core", group.cores) if group.cores else ("device", group.devices)
+    return f"{name}{'s' if len(indices) > 1 else ''} {ranges_text(sorted(indices))}" if indices else "host"
 
 
 def _on(result: TestResult) -> str:
     if result.neuroncore_index is not None:
         return f" on core {result.neuroncore_index}"
+    if result.peer_device_index is not None:
+        return f" between devices {result.device_index} and {result.peer_device_index}"
     return "" if result.device_index is None else f" on device {result.device_index}"
 
 

@@ -21,7 +21,7 @@ from neurontools.model import SourceKind
 from neurontools.util.signals import PARENT_PID_VARIABLE, blocking_interrupts
 
 SIMULATED_STACK = "neurontools.runtime: the cores are simulated, and the CPU computes"
-AWS_STACK = "torch_neuronx of AWS"
+AWS_STACK = "torch_neuronx of the AWS Neuron SDK"
 _EXECUTION_TIMEOUT = "NEURON_RT_EXEC_TIMEOUT"
 _MOST_LINE_BYTES = 2**16
 _END_SECONDS = 5.0
@@ -68,7 +68,7 @@ class WorkloadHost:
         """What to say if `stack_name` is None: the cause and the next step."""
         if self.is_simulated:
             return "torch is not installed here", "pip install 'neurontools[runtime]'"
-        return "torch_neuronx is not installed here", "activate the environment of the SDK"
+        return "torch_neuronx is not installed here", "activate the Python environment of the AWS Neuron SDK"
 
     def start(self, plan: Mapping[str, Any], cores: str, *, script: str = "workload.py") -> WorkloadProcess:
         """Starts a script of this folder in a process that holds these logical cores, such as `0-3`."""

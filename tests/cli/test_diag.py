@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from neurontools.cli.diag.hosts import HostsDocument
 from neurontools.diagnose.document import DiagDocument
 from neurontools.diagnose.results import Outcome
 from neurontools.diagnose.table import TESTS
-from neurontools.faults.kinds import KINDS
 from neurontools.faults.requests import FaultRequest
+from neurontools.model import PowerUtilization
 from neurontools.rpc import fault_calls
 from neurontools.testing import DriverTree
 from neurontools.util.version import __version__
@@ -95,7 +96,6 @@ def test_the_manual_has_every_test_with_its_level_and_its_faults(diag: RunComman
     assert rows == [(test.name, str(test.level), ", ".join(test.finds)) for test in TESTS]
     listed = diag("--list-tests").stdout
     assert all(test.name in listed and test.summary in listed for test in TESTS)
-    assert {kind for test in TESTS for kind in test.finds} <= KINDS.keys()
 
 
 def test_a_driver_tree_is_judged_by_the_checks_of_the_doctor_without_a_daemon(
@@ -107,6 +107,14 @@ def test_a_driver_tree_is_judged_by_the_checks_of_the_doctor_without_a_daemon(
     (driver, *_) = [each for each in document["results"] if each["test"] == "driver"]
     assert driver["reason"].startswith("Neuron driver 2.")
     assert outcomes(document, "devices") == {0: "pass"}
+    tree.set_device(0, power=PowerUtilization(time.time(), 0.2, 0.75, 0.5))
+    document = report_of(diag, "--test", "matmul,power", **tree.environment)
+    assert (document["exit_code"], outcomes(document, "matmul")) == (
+        2,
+        {None: "could not run"},
+    )  # no torch_neuronx here
+    assert (document["results"][-1]["measured"], document["results"][-1]["unit"]) == (0.75, "ratio of the maximum")
+    assert "Nothing was executed" in document["proves"]
 
 
 def test_the_prolog_fails_only_if_a_test_failed(start_daemon: StartDaemon, tmp_path: Path) -> None:

@@ -243,14 +243,15 @@ class _Run:
         """Runs the tests that execute something, and marks failures on devices that have injected faults."""
         from dataclasses import replace
 
-        from neurontools.diagnose.level2 import PROVES_LEVEL_2, DeviceTests
+        from neurontools.diagnose.level2 import EXECUTING_TESTS, PROVES_LEVEL_2, DeviceTests
         from neurontools.diagnose.results import Outcome
         from neurontools.rpc import fault_calls
 
         with DeviceTests(state.socket_path, indices, _write_progress, self._sustained_seconds) as tests:
-            self._stack_name, self._proves = tests.stack_name or self._stack_name, PROVES_LEVEL_2
             found: list[TestResult] = []
             names = [test.name for test in self._tests]
+            if tests.stack_name is not None and not EXECUTING_TESTS.isdisjoint(names):
+                self._stack_name, self._proves = tests.stack_name, PROVES_LEVEL_2
             try:
                 for result in tests.run(names):
                     found.append(result)  # noqa: PERF402 - keeps the results before a timeout
