@@ -12,7 +12,7 @@ SEED ?= 1
 COUNT ?= 100
 MINUTES ?= 20
 
-.PHONY: help demo test test-all lowest newest campaign reach mutants consumers viewers frameworks frameworks-table serving mcp check lint types imports spelling generated api package man-pages format proto benchmarks release release-check site clean
+.PHONY: help demo test test-all lowest newest campaign reach mutants consumers viewers frameworks frameworks-table serving mcp check lint types imports spelling generated api package man-pages format proto benchmarks release release-check image site clean
 
 help:
 	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
@@ -32,8 +32,9 @@ help:
 	@echo "make format      format the code"
 	@echo "make proto       write the generated modules of the gRPC API"
 	@echo "make benchmarks  measure the figures that the documents tell"
-	@echo "make release     build the packages of a release in dist/: wheel, source archive, deb, rpm, checksums, SBOM"
-	@echo "make release-check  build them twice, compare, install each and use it; as root also the deb and the rpm"
+	@echo "make release     build the packages of a release in dist/: wheel, source archive, deb, rpm, Helm repository, checksums, SBOM"
+	@echo "make release-check  build them twice, compare, install each and use it; as root also the deb, the rpm and the image"
+	@echo "make image       build the container image of neurond with docker, podman or buildah"
 	@echo "make site        build the documentation site in dist/site, from README.md, docs/ and man/"
 	@echo "make clean       remove what the above made"
 
@@ -124,7 +125,10 @@ release-check: release
 	BIN=$(VENV)/release/bin packaging/build $(VENV)/release/again >/dev/null
 	cmp dist/SHA256SUMS $(VENV)/release/again/SHA256SUMS
 	@for archive in dist/*.whl dist/*.tar.gz; do BIN=$(BIN) scripts/check-package "$$PWD/$$archive" || exit 1; done
-	@if [ "$$(id -u)" = 0 ]; then packaging/try-packages dist; else echo "run packaging/try-packages as root to try the deb and the rpm"; fi
+	@if [ "$$(id -u)" = 0 ]; then packaging/try-packages dist; else echo "run packaging/try-packages as root to try the deb, the rpm and the image"; fi
+
+image: release
+	BIN=$(VENV)/release/bin packaging/build-image
 
 site: $(VENV)/site/stamp
 	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --quiet --clean --config-file packaging/site/mkdocs.yml

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from neurond.startup.configuration import DaemonConfiguration
 
 from neurontools.util.version import __version__
+from tests.harness.answering_server import Reply, answering
 from tests.harness.consumers import consumer
 from tests.harness.paths import ROOT
 from tests.harness.waiting import HANG_SECONDS, run_to_end
@@ -95,6 +97,43 @@ def test_manifests_are_what_the_chart_makes(tmp_path: Path) -> None:
     assert made == {name: (KUBERNETES / name).read_text("utf-8") for name in ("neurond.yaml", "monitoring.yaml")}
     assert [each["kind"] for each in manifest("neurond.yaml")] == ["Namespace", "ConfigMap", "DaemonSet"]
     assert [each["kind"] for each in manifest("monitoring.yaml")] == ["PodMonitor", "PrometheusRule"]
+
+
+PULL = """
+import sys, helm_python
+helm_python.pull("neurond", repo_url=sys.argv[1], destination=sys.argv[2])
+verified = helm_python.verify(f"{sys.argv[2]}/{sys.argv[3]}", sys.argv[4], provenance_file=sys.argv[5])
+print(verified["file_hash"], *verified["signed_by"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("gpg") is None, reason="gpg is not installed")
+def test_helm_takes_the_chart_from_the_repository_and_verifies_who_signed_it(tmp_path: Path) -> None:
+    (home := tmp_path / "gpg").mkdir(mode=0o700)
+    gpg = ["gpg", "--homedir", str(home), "--batch", "--pinentry-mode", "loopback", "--passphrase", ""]
+    steps = ["--quick-generate-key", "releases"], ["-o", "secret", "--export-secret-keys"], ["-o", "public", "--export"]
+    for step in steps:
+        done = run_to_end([*gpg, *step], cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    variables = {"SOURCE_DATE_EPOCH": "1700000000", "HELM_KEYRING": str(tmp_path / "secret"), "HELM_KEY": "releases"}
+    made = []
+    for name in ("first", "again"):
+        command = [consumer("python"), str(ROOT / "packaging/make_helm_repository.py"), str(tmp_path / name)]
+        done = run_to_end(command, env=os.environ | variables)
+        assert done.returncode == 0, done.stderr
+        made.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.suffix != ".prov"})
+    assert made[0] == made[1], "the same source gives the same bytes"
+    chart = f"neurond-{__version__}.tgz"
+    with answering(lambda request: Reply((tmp_path / "first" / request.path.rpartition("/")[2]).read_bytes())) as (
+        url,
+        _,
+    ):
+        arguments = [url, tmp_path, chart, tmp_path / "public", tmp_path / "first" / f"{chart}.prov"]
+        done = run_to_end([consumer("python"), "-c", PULL, *arguments])
+    assert done.returncode == 0, done.stderr
+    (entry,) = yaml.safe_load(made[0]["index.yaml"])["entries"]["neurond"]
+    assert done.stdout.split() == [f"sha256:{entry['digest']}", "releases"]
 
 
 def test_configuration_in_the_manifest_is_valid() -> None:

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 NAMESPACE = "neurontools"
 NEUROND = """\
 # neurond on every node with Neuron devices: kubectl apply -f neurond.yaml
-# The image is made by the Dockerfile beside this file; put your registry's name in its place below.
+# `make image` builds the image; put your registry's name in its place below, or use kustomization.yaml.
 # Made of the Helm chart beside this file by make_manifests.py: change that.
 apiVersion: v1
 kind: Namespace
