@@ -109,7 +109,7 @@ def test_dashboard_is_one_by_grafanas_own_models(tmp_path: Path) -> None:
 
 def test_image_has_the_tools_where_the_original_has_them_and_starts_the_daemon_as_a_user() -> None:
     lines = (DEPLOY / "kubernetes/Dockerfile").read_text("utf-8").replace("\\\n", " ").splitlines()
-    steps = [tuple(line.split(None, 1)) for line in lines if line and not line.startswith("#")]
+    steps = [line.partition(" ")[::2] for line in lines if line and not line.startswith("#")]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     (python,) = re.findall(r"/python:(3\.\d+)-slim$", dict(steps)["ARG"])
     assert f"Programming Language :: Python :: {python}" in project["classifiers"]
