@@ -170,7 +170,7 @@ def test_advice_is_shown_while_the_script_runs(host: TrainingHost) -> None:
     )[0]
     line = next(number for number, text in enumerate(SCRIPT.splitlines(), 1) if "a read in each step" in text)
     assert (advice.place or "").endswith(f"script.py:{line}")
-    assert "steps" in advice.measured
+    assert "reads a step" in advice.measured
     assert "xm.add_step_closure" in advice.fix
 
 
