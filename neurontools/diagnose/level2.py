@@ -19,13 +19,14 @@ from neurontools.diagnose.level3 import (
     power_results,
 )
 from neurontools.diagnose.results import Outcome, TestResult
+from neurontools.diagnose.table import BETWEEN_HOSTS
 from neurontools.diagnose.workload_process import WorkloadHost, lines_of_all
 from neurontools.model import LogicalNeuronCore, Snapshot, logical_cores
 
 CORE_TESTS = ("matmul", "convolution", "random", "hbm", "transfer", "training", "collective", "speed")
 _COMPARED_TESTS = ("collective", "speed")  # a result holds only after the comparison with the other cores
 RANK_TESTS = ("all-reduce", "all-gather", "links")
-EXECUTING_TESTS = frozenset((*CORE_TESTS, *RANK_TESTS, "reports", "sustained"))
+EXECUTING_TESTS = frozenset((*CORE_TESTS, *RANK_TESTS, "reports", BETWEEN_HOSTS, "sustained"))
 _REPEATED_TESTS = ("matmul", "convolution", "hbm", "transfer")  # in each round of the sustained load
 PROVES_LEVEL_2 = "A pass proves that these computations were right on this hardware, now."
 _EXECUTION_TIMEOUT_SECONDS = 10
@@ -33,6 +34,7 @@ _SILENCE_SECONDS = {True: 300.0, False: 1800.0}  # simulated or not; on hardware
 _LATE_SECONDS, _LATE_FACTOR = 0.02, 5.0  # a collective is late if it takes longer than the shortest by both
 _CONFIRMATIONS = 2  # further runs that must also find a core slow, because a busy host delays any core at times
 _COUNTED_SECONDS = 10.0
+_PEER_HOST_SECONDS = 240.0  # time limit of the other host
 _SIZES = {
     True: {
         "hbm_bytes": 1 << 22,
@@ -70,6 +72,15 @@ class _CoreRange:
         return str(first) if first == last else f"{first}-{last}"
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other host of a transfer. Without a port, this host listens at `address`, and `announce` gets its port."""
+
+    address: str
+    port: int | None
+    announce: Callable[[int], None]
+
+
 class DeviceTests:
     """The tests that execute something. Close it, or use it as a context manager: that ends all its processes."""
 
@@ -79,11 +90,13 @@ class DeviceTests:
         device_indices: Collection[int],
         progress: Progress,
         sustained_seconds: float = 0.0,
+        peer: Peer | None = None,
     ) -> None:
         self._host = WorkloadHost(socket_path, _EXECUTION_TIMEOUT_SECONDS)
         self._progress = progress
         self._device_indices = device_indices
         self._sustained_seconds = sustained_seconds
+        self._peer = peer
         cores = logical_cores(self._host.snapshot, self._host.logical_neuroncore_config)
         self._cores = [core for core in cores if core.device_index in device_indices]
 
@@ -119,10 +132,12 @@ class DeviceTests:
             if core.is_free is not True:
                 pids = ", ".join(map(str, core.owner_pids or core.candidate_pids))
                 reason = f"not tested: PID {pids} holds the core" if pids else "not tested: the core may be held"
-                for name in (name for name in on_cores if name != "links"):
+                for name in (name for name in on_cores if name not in ("links", BETWEEN_HOSTS)):
                     yield TestResult(name, Outcome.SKIP, reason, "", core.device_index, core.index)
         if free:
             yield from self._run_on_cores(on_cores, free)
+        elif BETWEEN_HOSTS in on_cores:
+            yield TestResult(BETWEEN_HOSTS, Outcome.SKIP, "no tested core is free")
 
     def _run_on_cores(self, names: Sequence[str], free: list[LogicalNeuronCore]) -> Iterator[TestResult]:
         core_tests = [name for name in names if name in CORE_TESTS]
@@ -139,6 +154,8 @@ class DeviceTests:
             yield TestResult("reports", Outcome.NOT_RUN, "no test executed anything", "add a test such as matmul")
         if any(name in RANK_TESTS for name in names):
             yield from self._run_ranks([name for name in names if name in RANK_TESTS], _ranks(free))
+        if BETWEEN_HOSTS in names:
+            yield from self._run_between_hosts(free[0])
         if "sustained" in names:
             yield from self._run_sustained(_ranges(free))
 
@@ -153,7 +170,7 @@ class DeviceTests:
             if name in ("links", "power"):
                 places = [(index, None) for index in sorted({core.device_index for core in free})]
             elif name in EXECUTING_TESTS and name != "reports":
-                cores = _ranks(free) if name in RANK_TESTS else free
+                cores = _ranks(free) if name in RANK_TESTS else free[:1] if name == BETWEEN_HOSTS else free
                 places = [(core.device_index, core.index) for core in cores]
             elif name == "reports":
                 places = [(index, None) for index in sorted({core.device_index for core in free})]
@@ -259,6 +276,31 @@ class DeviceTests:
         for name in (name for name in names if name != "links"):
             for core, process in zip(ranks, processes, strict=True):
                 yield found.get((name, core.index)) or _missing_result(name, core, process.failure, is_culprit=False)
+
+    def _run_between_hosts(self, core: LogicalNeuronCore) -> Iterator[TestResult]:
+        """Sends data to the core of another host and back. One host listens, and the other one connects."""
+        if self._peer is None or not self._host.is_simulated:
+            reason = "needs --hosts with two hosts" if self._peer is None else "nccom-test of AWS measures EFA"
+            yield TestResult(BETWEEN_HOSTS, Outcome.SKIP, reason)
+            return
+        rank = int(self._peer.port is not None)
+        plan = {
+            "tests": [BETWEEN_HOSTS],
+            "rank": rank,
+            "size": 2,
+            "address": self._peer.address,
+            "port": self._peer.port,
+            "timeout_seconds": _PEER_HOST_SECONDS,
+            **_SIZES[self._host.is_simulated],
+        }
+        process = self._host.start(plan, str(core.index))
+        found = None
+        for line in process.lines(_PEER_HOST_SECONDS):
+            if "listening" in line:
+                self._peer.announce(line["listening"])
+            elif "test" in line:
+                found = self._result(line, core)
+        yield found or _missing_result(BETWEEN_HOSTS, core, process.failure, is_culprit=False)
 
     def _untested_links(self, tested: Sequence[Link]) -> Iterator[TestResult]:
         """Yields the links to selected devices that have no free core."""

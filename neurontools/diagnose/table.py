@@ -22,6 +22,7 @@ class DiagTest:
     finds: tuple[str, ...] = ()
 
 
+BETWEEN_HOSTS = "between-hosts"
 TESTS = (
     DiagTest("daemon", 1, "a monitor daemon of this version answers with a recent snapshot"),
     DiagTest("driver", 1, "the driver shows every device on the PCI bus, and the user may open the device files"),
@@ -70,6 +71,7 @@ TESTS = (
     DiagTest("reports", 2, "the daemon counts the executions of the tests", ("reports-lost",)),
     DiagTest("all-reduce", 2, "sums over all devices are exact"),
     DiagTest("all-gather", 2, "parts of all devices arrive intact"),
+    DiagTest(BETWEEN_HOSTS, 2, "with --hosts: bytes arrive intact at the next host and return, and how fast"),
     DiagTest("training", 3, "the losses of a small training are exactly the recorded ones"),
     DiagTest("links", 3, "no link between two devices is much slower than the median one", ("slow-link",)),
     DiagTest("sustained", 3, "results stay right, and no core becomes slow, under load for minutes", ("slow-core",)),

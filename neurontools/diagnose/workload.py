@@ -8,6 +8,7 @@ core, and when the test has ended.
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -257,9 +258,23 @@ def _turns(
 def join_ranks(plan: dict[str, Any]) -> Any:
     """Joins the processes of all ranks of the plan, and returns the device of this rank."""
     device = xm.xla_device()
-    store, timeout = dist.FileStore(plan["store"], plan["size"]), timedelta(seconds=plan["timeout_seconds"])
+    timeout = timedelta(seconds=plan["timeout_seconds"])
+    store = _store_between_hosts(plan, timeout) if "address" in plan else dist.FileStore(plan["store"], plan["size"])
     dist.init_process_group("xla", store=store, rank=plan["rank"], world_size=plan["size"], timeout=timeout)
     return device
+
+
+def _store_between_hosts(plan: dict[str, Any], timeout: timedelta) -> dist.Store:
+    """Returns the rendezvous store of two hosts. Rank 0 serves it at its address only, and writes its port."""
+    host, port = plan["address"], plan["port"]
+    if plan["rank"]:
+        return dist.TCPStore(host, port, 2, is_master=False, timeout=timeout)
+    with socket.create_server((host, 0)) as server:
+        port = server.getsockname()[1]
+        write_line(listening=port)
+        return dist.TCPStore(
+            host, port, 2, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=server.detach()
+        )
 
 
 def _run_ranks(plan: dict[str, Any]) -> None:
@@ -267,6 +282,9 @@ def _run_ranks(plan: dict[str, Any]) -> None:
     rank, size = plan["rank"], plan["size"]
     write_line(begin=plan["tests"][0], core=0)
     device = join_ranks(plan)
+    if "between-hosts" in plan["tests"]:
+        _report("between-hosts", 0, lambda: _exchange_between_hosts(plan, device))
+        return
     own = torch.arange(plan["words"]) % 251 + rank
 
     def reduce_all() -> Measurement:
@@ -295,6 +313,14 @@ def _run_ranks(plan: dict[str, Any]) -> None:
             _report(name, 0, test)
     if "links" in plan["tests"]:
         _measure_links(plan, device)
+
+
+def _exchange_between_hosts(plan: dict[str, Any], device: Any) -> Measurement:
+    sent = (torch.arange(plan["link_bytes"] // 4) % 251).float()
+    value = sent.to(device)
+    rank = plan["rank"]
+    rate = max(_exchange(value, sent, 1 - rank, is_first=rank == 0) for _ in range(plan["rounds"]))
+    return Measurement("bytes return intact from the other host", rate, "bytes/s")
 
 
 def _measure_links(plan: dict[str, Any], device: Any) -> None:

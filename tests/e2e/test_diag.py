@@ -100,6 +100,20 @@ def test_each_fault_fails_the_test_that_claims_to_find_it(
     assert not daemon.findings("test_failed")
 
 
+def test_hosts_exchange_data_with_the_next_host(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    flags = ("--simulate", "trn1.2xlarge", "--interval", "0.05")
+    one, other = (start_daemon(*flags, name=name) for name in ("one.sock", "other.sock"))
+    hosts = f"unix:{one.socket},unix:{other.socket}"
+    document = diag(one, tmp_path, "--hosts", hosts, "--test", "between-hosts")
+    (link,) = document["links"]
+    assert (link["host"], link["peer"], link["outcome"], link["simulated"]) == ("one", "other", "pass", True), document
+    assert link["bytes_per_second"] > 0
+    assert [each["outcome"] for each in document["hosts"]] == ["pass", "pass"]
+    with AttachedProcess(other, "2"):
+        (held,) = diag(one, tmp_path, "--hosts", hosts, "--test", "between-hosts")["links"]
+    assert (held["outcome"], held["reason"]) == ("skip", "no tested core is free")
+
+
 def test_level_3_trains_exactly_loads_all_cores_and_names_the_slow_link(
     start_daemon: StartDaemon, tmp_path: Path
 ) -> None:

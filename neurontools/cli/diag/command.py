@@ -25,6 +25,7 @@ from neurontools.cli.line import (
     parse_options,
     print_information,
     seconds_option,
+    whole_number,
     whole_option,
 )
 from neurontools.util import light_imports
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from neurontools.diagnose.host_state import HostState
+    from neurontools.diagnose.level2 import Peer
     from neurontools.diagnose.results import DiagReport, TestResult
     from neurontools.diagnose.table import DiagTest
 
@@ -60,6 +62,7 @@ OPTIONS = (
     SOCKET_OPTION,
     SIMULATE_OPTION,
     *(option for option in HOST_OPTIONS if option.name in ("hosts", "hostfile", "slurm", "file-sd")),
+    Option("peer", "transfer data to this host, as HOST:PORT or listen:ADDRESS; --hosts runs this", value="ADDRESS"),
     Option("list-tests", "print the tests, their levels and the faults that they find", ends=True),
     Option("json-schema", "print the JSON Schema of the report, after --hosts that of many hosts", ends=True),
     *INFORMATION_OPTIONS,
@@ -141,25 +144,35 @@ _PASSED_OPTIONS = ("level", "test", "device", "duration", "timeout")  # those th
 def _run_on_hosts(given: dict[str, str]) -> int:
     """Runs the command on each named host, and prints the results, the worst host first."""
     from neurontools.cli.daemon.fleet import requested_hosts
+    from neurontools.cli.diag.host_links import measure_links
     from neurontools.cli.diag.hosts import exit_code, hosts_document, hosts_text, run_on_hosts
+    from neurontools.diagnose.table import BETWEEN_HOSTS
 
     exclude_each_other(given, *HOST_OPTION_NAMES)
     name = next(each for each in HOST_OPTION_NAMES if each in given)
     for other in ("socket", "simulate", "textfile"):
         exclude_each_other(given, name, other)
-    timeout_seconds = _Run(given).timeout_seconds
+    run = _Run(given)
     hosts = requested_hosts(given)
-    options = [f"--{each}={given[each]}" for each in _PASSED_OPTIONS if each in given]
-    runs = run_on_hosts(hosts.places, options, timeout_seconds, _write_progress)
+    passed = {name: given[name] for name in _PASSED_OPTIONS if name in given}
+    if "test" in given:  # without another test, one tells whether the daemon answers
+        passed["test"] = ",".join(name for name in run.test_names if name != BETWEEN_HOSTS) or "daemon"
+    options = [f"--{name}={value}" for name, value in passed.items()]
+    runs = run_on_hosts(hosts.places, options, run.timeout_seconds, _write_progress)
+    ran = [each.host for each in runs if each.report is not None]
+    linked = [host for host in hosts.places if host in ran]
+    links = []
+    if BETWEEN_HOSTS in run.test_names and len(linked) > 1:
+        links = measure_links(linked, [f"--device={given['device']}"] if "device" in given else [])
     if "json" in given:
         from neurontools.util.formats import json_text
 
-        write_text(json_text(hosts_document(runs, hosts.problems), indent=2) + "\n")
+        write_text(json_text(hosts_document(runs, links, hosts.problems), indent=2) + "\n")
     else:
         for problem in hosts.problems:
             os.write(2, f"neuron-diag: {problem}\n".encode())
-        write_text(hosts_text(runs))
-    return exit_code(runs, hosts.problems)
+        write_text(hosts_text(runs, links))
+    return exit_code(runs, links, hosts.problems)
 
 
 class _Run:
@@ -181,6 +194,7 @@ class _Run:
             given, "timeout", _TIMEOUTS_SECONDS[self._level] + longer_seconds, 0.1, _LONGEST_TIMEOUT_SECONDS
         )
         self._timeout_reason = f"not done within {self.timeout_seconds:g} s"
+        self.test_names = [test.name for test in self._tests]
         self._stack_name = ""
         self._proves = _PROVES_LEVEL_1
         self._results: list[TestResult] = []
@@ -234,7 +248,7 @@ class _Run:
             return
         indices = self._selected_devices(state)
         context = CheckContext(os.environ, Roots.from_environment(os.environ), state.socket_path)
-        for result in run_host_tests(state, context, [test.name for test in self._tests], indices):
+        for result in run_host_tests(state, context, self.test_names, indices):
             self._results.append(result)
         if any(test.level > 1 for test in self._tests):
             self._run_device_tests(state, indices)
@@ -247,9 +261,10 @@ class _Run:
         from neurontools.diagnose.results import Outcome
         from neurontools.rpc import fault_calls
 
-        with DeviceTests(state.socket_path, indices, _write_progress, self._sustained_seconds) as tests:
+        peer = _peer(self._given["peer"]) if "peer" in self._given else None
+        with DeviceTests(state.socket_path, indices, _write_progress, self._sustained_seconds, peer) as tests:
             found: list[TestResult] = []
-            names = [test.name for test in self._tests]
+            names = self.test_names
             if tests.stack_name is not None and not EXECUTING_TESTS.isdisjoint(names):
                 self._stack_name, self._proves = tests.stack_name, PROVES_LEVEL_2
             try:
@@ -341,6 +356,23 @@ def _named_tests(given: dict[str, str], level: int) -> tuple["DiagTest", ...]:
                 f"--test: {error_excerpt(name)} is none of the tests {', '.join(TEST_NAMES)}; give one", EXIT_USAGE
             )
     return select_tests(level, names)
+
+
+def _peer(text: str) -> "Peer":
+    """Parses `listen:ADDRESS` or `HOST:PORT`. Raises UserError for other texts."""
+    from neurontools.diagnose.level2 import Peer
+
+    address, _, port = text.rpartition(":")
+    if address == "listen" and port:
+        return Peer(port, None, _announce_port)
+    if not address:
+        raise UserError("--peer: give HOST:PORT or listen:ADDRESS", EXIT_USAGE)
+    return Peer(address, whole_number("--peer", port, 1, 65535), _announce_port)
+
+
+def _announce_port(port: int) -> None:
+    """Tells `neuron-diag --hosts` the port before the report."""
+    os.write(1, f'{{"listening": {port}}}\n'.encode())
 
 
 def _write_progress(text: str) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NotRequired
@@ -16,10 +16,11 @@ from typing import Any, NotRequired
 from typing_extensions import TypedDict
 
 from neurontools.diagnose.results import EXIT_NOT_KNOWN, EXIT_TEST_FAILED
+from neurontools.diagnose.table import BETWEEN_HOSTS
 from neurontools.fleet.feed import SSH_OPTIONS, ssh_command
 from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.util.terminal import excerpt
-from neurontools.util.units import counted, ranges_text
+from neurontools.util.units import byte_rate_text, counted, ranges_text
 from neurontools.util.version import __version__
 
 REMOTE_VARIABLE = "NEURONTOOLS_REMOTE_DIAG"
@@ -35,13 +36,14 @@ _NO_RUN_BY_TLS = "neuron-diag runs on the host itself, which grpcs:// does not a
 
 
 class HostOutcome(StrEnum):
-    """Outcome of a host, the worst first."""
+    """Outcome of a host or of a transfer between hosts, the worst first."""
 
     FAIL = "fail"
     LOST = "lost"  # gave no report
     NOT_RUN = "could not run"
     WARN = "warn"
     PASS = "pass"  # noqa: S105 - no password
+    SKIP = "skip"  # no host has it
 
 
 _ORDER = [*HostOutcome]
@@ -68,14 +70,26 @@ class HostRunDocument(TypedDict):
     report: NotRequired[dict[str, Any]]
 
 
+class HostLink(TypedDict):
+    """The transfer between two hosts. `bytes_per_second` is None if nothing was measured."""
+
+    host: str
+    peer: str
+    outcome: str
+    reason: str
+    bytes_per_second: float | None
+    simulated: bool | None
+
+
 class HostsDocument(TypedDict):
-    """The runs on many hosts, the worst host first."""
+    """The runs on many hosts, the worst host first, and the transfers between them."""
 
     version: str
     exit_code: int
     summary: str
     problems: list[str]
     hosts: list[HostRunDocument]
+    links: list[HostLink]
 
 
 def run_on_hosts(
@@ -89,12 +103,12 @@ def run_on_hosts(
     return sorted(runs, key=lambda run: (_ORDER.index(run.outcome), run.host.name))
 
 
-def exit_code(runs: Sequence[HostRun], problems: Sequence[str]) -> int:
-    """Returns EXIT_TEST_FAILED if a test failed, else EXIT_NOT_KNOWN if a host has no result, else 0.
+def exit_code(runs: Sequence[HostRun], links: Sequence[HostLink], problems: Sequence[str]) -> int:
+    """Returns EXIT_TEST_FAILED if a test failed, else EXIT_NOT_KNOWN if a host or link has no result, else 0.
 
     `problems` are errors in the names of hosts; such hosts have no result.
     """
-    outcomes = {run.outcome for run in runs}
+    outcomes = {run.outcome for run in runs} | {HostOutcome(link["outcome"]) for link in links}
     if HostOutcome.FAIL in outcomes:
         return EXIT_TEST_FAILED
     return EXIT_NOT_KNOWN if problems or outcomes & {HostOutcome.LOST, HostOutcome.NOT_RUN} else 0
@@ -107,7 +121,7 @@ def summary_of(runs: Sequence[HostRun]) -> str:
     return f"{counted(len(runs), 'host')}: {', '.join(parts)}"
 
 
-def hosts_document(runs: Sequence[HostRun], problems: Sequence[str]) -> HostsDocument:
+def hosts_document(runs: Sequence[HostRun], links: Sequence[HostLink], problems: Sequence[str]) -> HostsDocument:
     documents: list[HostRunDocument] = []
     for run in runs:
         document = HostRunDocument(
@@ -118,15 +132,19 @@ def hosts_document(runs: Sequence[HostRun], problems: Sequence[str]) -> HostsDoc
         documents.append(document)
     return HostsDocument(
         version=__version__,
-        exit_code=exit_code(runs, problems),
+        exit_code=exit_code(runs, links, problems),
         summary=summary_of(runs),
         problems=[*problems],
         hosts=documents,
+        links=[*links],
     )
 
 
-def hosts_text(runs: Sequence[HostRun]) -> str:
-    """Returns the runs as text: a line for each host, and below it its first problems with their next steps."""
+def hosts_text(runs: Sequence[HostRun], links: Sequence[HostLink]) -> str:
+    """Returns the runs as text: a line for each host, and below it its first problems with their next steps.
+
+    A line for each transfer between hosts follows, the worst first.
+    """
     widths = [
         max(len(text) for text in texts) + 2 for texts in zip(*((r.host.name, r.outcome) for r in runs), strict=True)
     ]
@@ -135,7 +153,16 @@ def hosts_text(runs: Sequence[HostRun]) -> str:
         lines.append(f"{run.host.name:<{widths[0]}}{run.outcome:<{widths[1]}}{run.summary}")
         lines += [f"{'':<{widths[0]}}{line}" for line in _problem_lines(run.report or {})]
     proves = dict.fromkeys(excerpt(str(run.report["proves"]), _LONGEST_TEXT) for run in runs if run.report is not None)
+    lines += map(_link_text, sorted(links, key=lambda link: _ORDER.index(HostOutcome(link["outcome"]))))
     return "\n".join((*lines, summary_of(runs), *proves, ""))
+
+
+def _link_text(link: HostLink) -> str:
+    rate = ""
+    if link["bytes_per_second"] is not None:
+        mark = ", between simulated hosts" if link["simulated"] else ""
+        rate = f" ({byte_rate_text(link['bytes_per_second'])}{mark})"
+    return f"{BETWEEN_HOSTS}  {link['outcome']}  {link['host']}, {link['peer']}: {link['reason']}{rate}"
 
 
 def _problem_lines(report: Mapping[str, Any]) -> list[str]:
@@ -185,30 +212,41 @@ async def _run_on_host(host: HostAddress, options: Sequence[str], limit_seconds:
     if host.reach is Reach.TLS:
         return HostRun(host, HostOutcome.NOT_RUN, _NO_RUN_BY_TLS)
     try:
-        process = await asyncio.create_subprocess_exec(
-            *_command(host, options),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C ends it through this process, and ssh must not ask for a password
-        )
+        async with asyncio.timeout(limit_seconds), started(host, options) as process:
+            output, errors = await read_outputs(process)
     except OSError as error:
         return HostRun(host, HostOutcome.LOST, f"ssh can't be started: {error.strerror}")
-    assert process.stdout is not None and process.stderr is not None  # noqa: S101, PT018 - they are pipes
-    try:
-        async with asyncio.timeout(limit_seconds):
-            output, errors = await asyncio.gather(
-                _read(process.stdout, _MOST_REPORT_BYTES), _read(process.stderr, _MOST_ERROR_BYTES)
-            )
-            await process.wait()
     except TimeoutError:
         return HostRun(host, HostOutcome.LOST, f"no report within {limit_seconds:g} s")
-    finally:
-        await _end(process)
     lines = errors.decode("utf-8", "replace").strip().splitlines()
     return _judged(
         host, output, excerpt(lines[-1], 200) if lines else f"gave no report (exit code {process.returncode})"
     )
+
+
+@contextlib.asynccontextmanager
+async def started(host: HostAddress, options: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Starts neuron-diag with these options and --json on a host, and ends it after the context."""
+    process = await asyncio.create_subprocess_exec(
+        *_command(host, options),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C ends it through this process, and ssh must not ask for a password
+    )
+    try:
+        yield process
+    finally:
+        await _end(process)
+
+
+async def read_outputs(process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
+    """Returns standard output and standard error of a process after its end, each bounded."""
+    assert process.stdout is not None and process.stderr is not None  # noqa: S101, PT018 - they are pipes
+    reads = (_read(process.stdout, _MOST_REPORT_BYTES), _read(process.stderr, _MOST_ERROR_BYTES))
+    outputs = await asyncio.gather(*reads)
+    await process.wait()
+    return outputs
 
 
 def _command(host: HostAddress, options: Sequence[str]) -> list[str]:
