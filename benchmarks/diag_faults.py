@@ -28,8 +28,8 @@ from neurontools.rpc import fault_calls
 COST_RUNS = 10
 DURATION_SECONDS = 2.0  # of the sustained load
 _EXECUTION_TIMEOUT_SECONDS = "2"
-_TYPES = {1: "trn2.48xlarge", 2: "trn1.2xlarge", 3: "trn1.32xlarge"}  # trn2 has parts whose health the driver reports
-_DEVICES = {1: "0-15", 2: "0", 3: "0-2"}  # level 3 compares two links
+_TYPES = {1: "trn2.48xlarge", 2: "trn1.32xlarge", 3: "trn1.32xlarge"}  # trn2 has parts whose health the driver reports
+_DEVICES = {1: "0-15", 2: "0-1", 3: "0-2"}  # level 3 compares two links
 
 
 @dataclass(frozen=True)
