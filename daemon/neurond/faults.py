@@ -565,7 +565,7 @@ class FaultCounters:
         }
 
     def restore(self, states: Mapping[int, Mapping[str, Any]]) -> None:
-        """Restores the counts by fault number. Raises ValueError, TypeError or KeyError, and then changes nothing."""
+        """Restores the counts by fault number. Raises ValueError, TypeError or KeyError without a change."""
         ecc, status = (
             {number: _restored_counts(state[name], kind.__slots__) for number, state in states.items()}
             for name, kind in (("ecc", EccCounters), ("status", StatusCounters))

@@ -458,7 +458,7 @@ class PeerMeasurement:
 
 
 def peer_measurement(row: CalibrationRow, prices: Sequence[Price], epoch_samples: int | None) -> PeerMeasurement:
-    """Computes the costs of a measured run of another kind of instance, at the given prices of its type."""
+    """Computes the costs of a run that the user measured on another type of instance, at the given prices."""
     rate = row.samples_per_second
     sample_seconds = Interval(1 / rate, 1 / rate)
     samples = None if row.workers is None else float(row.batch * row.workers)

@@ -342,9 +342,10 @@ def _deprecated_variable(facts: RunFacts) -> Advice | None:
 
 @dataclass(frozen=True, slots=True)
 class _CauseAdvice:
-    """The part of a piece of advice that its cause does not have: where the fix takes effect, and how much.
+    """The fields that a rule adds to a cause of the verdict, such as where the fix takes effect.
 
-    The lost ratio is the sum of `lost_ratio` and of shares of the estimated host ratio and of the cause's ratio.
+    The lost share of a step is `lost_ratio`, plus `of_host_ratio` times the share of host code, plus `of_cause_ratio`
+    times the share of the cause.
     """
 
     truth: Truth

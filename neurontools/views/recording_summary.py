@@ -81,7 +81,10 @@ def _statistics(subject: SubjectValues, quantity: ComparedQuantity) -> dict[str,
 
 
 def recording_summary_json(side: RecordingSide) -> str:
-    """Returns the same values as JSON. A value of None is unknown, or that of a text, which has only a last value."""
+    """Returns the same values as JSON.
+
+    None is an unknown value. A text, such as a state, has only a last value; its other values are None too.
+    """
     subjects = [("host", side.instance, side.host), *(("job", *each) for each in side.jobs.items())]
     subjects += [("device", f"ND {index}", each) for index, each in sorted(side.devices.items())]
     document = {

@@ -236,9 +236,9 @@ def _right_of_title(context: RenderContext, room: int) -> list[Run]:
 
 
 def _finding_counts(context: RenderContext, found: Mapping[Severity, int], *, is_brief: bool) -> list[Run]:
-    """Returns the number of devices by their severity, which is `found`, and the key that opens the health page.
+    """Formats the numbers of sick devices, and the key that opens the health page.
 
-    If `is_brief`, returns only the number of devices at the highest severity.
+    `found` has the number of devices by severity. If `is_brief`, formats only that of the highest severity.
     """
     runs: list[Run] = []
     for severity, noun, mark, style in (

@@ -81,9 +81,9 @@ class RuleContext:
 def has_fallen(
     before: EccCounters | StatusCounters | None, now: EccCounters | StatusCounters | None, *, none_is_zero: bool
 ) -> bool:
-    """Whether a counter of the driver fell, because the driver was reloaded or an injected fault was healed.
+    """Returns whether a counter of the driver fell: the driver was reloaded, or an injected fault was healed.
 
-    On a simulated host, a counter without faults is None, which is 0 then. Otherwise None is unknown.
+    If `none_is_zero`, a counter of None is 0, as on a simulated host without faults. Otherwise None is unknown.
     """
     for name in () if before is None or before is now else type(before).__slots__:
         old, new = getattr(before, name), getattr(now, name, None)

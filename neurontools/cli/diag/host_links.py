@@ -8,7 +8,7 @@ import platform
 from collections.abc import Sequence
 from itertools import pairwise
 
-from neurontools.cli.diag.hosts import HostLink, HostOutcome, read_outputs, started
+from neurontools.cli.diag.hosts import HostOutcome, HostTransfer, read_outputs, started
 from neurontools.diagnose.table import BETWEEN_HOSTS
 from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.util.terminal import excerpt
@@ -18,7 +18,7 @@ _ORDER = [*HostOutcome]
 _Result = tuple[HostOutcome, str, float | None, bool | None]
 
 
-def measure_links(hosts: Sequence[HostAddress], options: Sequence[str]) -> list[HostLink]:
+def measure_links(hosts: Sequence[HostAddress], options: Sequence[str]) -> list[HostTransfer]:
     """Measures the transfer from each host to the next one. No host takes part in two transfers at a time."""
     pairs = [*pairwise(hosts)]
     rounds = [pairs[::2], pairs[1::2], [(hosts[-1], hosts[0])] if len(hosts) > 2 else []]
@@ -27,14 +27,14 @@ def measure_links(hosts: Sequence[HostAddress], options: Sequence[str]) -> list[
 
 async def _measure_rounds(
     rounds: Sequence[Sequence[tuple[HostAddress, HostAddress]]], options: Sequence[str]
-) -> list[HostLink]:
+) -> list[HostTransfer]:
     found = []
     for pairs in rounds:
         found += await asyncio.gather(*(_measure(host, peer, options) for host, peer in pairs))
     return found
 
 
-async def _measure(host: HostAddress, peer: HostAddress, options: Sequence[str]) -> HostLink:
+async def _measure(host: HostAddress, peer: HostAddress, options: Sequence[str]) -> HostTransfer:
     own = _address(host, peer)
     shared = [*options, f"--test={BETWEEN_HOSTS}", f"--timeout={_LIMIT_SECONDS:g}"]
     try:
@@ -62,7 +62,7 @@ def _address(host: HostAddress, peer: HostAddress) -> str:
     return "127.0.0.1" if peer.reach is Reach.SOCKET else platform.node()
 
 
-def _judged(host: HostAddress, peer: HostAddress, *outputs: bytes) -> HostLink:
+def _judged(host: HostAddress, peer: HostAddress, *outputs: bytes) -> HostTransfer:
     """Returns the worse result of the two ends."""
     return _link(host, peer, min(map(_result, outputs), key=lambda result: _ORDER.index(result[0])))
 
@@ -78,8 +78,8 @@ def _result(output: bytes) -> _Result:
         return HostOutcome.NOT_RUN, "neuron-diag gave no result there", None, None
 
 
-def _link(host: HostAddress, peer: HostAddress, result: _Result) -> HostLink:
+def _link(host: HostAddress, peer: HostAddress, result: _Result) -> HostTransfer:
     outcome, reason, rate, simulated = result
-    return HostLink(
+    return HostTransfer(
         host=host.name, peer=peer.name, outcome=outcome, reason=reason, bytes_per_second=rate, simulated=simulated
     )

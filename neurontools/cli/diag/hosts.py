@@ -70,7 +70,7 @@ class HostRunDocument(TypedDict):
     report: NotRequired[dict[str, Any]]
 
 
-class HostLink(TypedDict):
+class HostTransfer(TypedDict):
     """The transfer between two hosts. `bytes_per_second` is None if nothing was measured."""
 
     host: str
@@ -89,7 +89,7 @@ class HostsDocument(TypedDict):
     summary: str
     problems: list[str]
     hosts: list[HostRunDocument]
-    links: list[HostLink]
+    links: list[HostTransfer]
 
 
 def run_on_hosts(
@@ -103,7 +103,7 @@ def run_on_hosts(
     return sorted(runs, key=lambda run: (_ORDER.index(run.outcome), run.host.name))
 
 
-def exit_code(runs: Sequence[HostRun], links: Sequence[HostLink], problems: Sequence[str]) -> int:
+def exit_code(runs: Sequence[HostRun], links: Sequence[HostTransfer], problems: Sequence[str]) -> int:
     """Returns EXIT_TEST_FAILED if a test failed, else EXIT_NOT_KNOWN if a host or link has no result, else 0.
 
     `problems` are errors in the names of hosts; such hosts have no result.
@@ -121,7 +121,7 @@ def summary_of(runs: Sequence[HostRun]) -> str:
     return f"{counted(len(runs), 'host')}: {', '.join(parts)}"
 
 
-def hosts_document(runs: Sequence[HostRun], links: Sequence[HostLink], problems: Sequence[str]) -> HostsDocument:
+def hosts_document(runs: Sequence[HostRun], links: Sequence[HostTransfer], problems: Sequence[str]) -> HostsDocument:
     documents: list[HostRunDocument] = []
     for run in runs:
         document = HostRunDocument(
@@ -140,7 +140,7 @@ def hosts_document(runs: Sequence[HostRun], links: Sequence[HostLink], problems:
     )
 
 
-def hosts_text(runs: Sequence[HostRun], links: Sequence[HostLink]) -> str:
+def hosts_text(runs: Sequence[HostRun], links: Sequence[HostTransfer]) -> str:
     """Returns the runs as text: a line for each host, and below it its first problems with their next steps.
 
     A line for each transfer between hosts follows, the worst first.
@@ -157,7 +157,7 @@ def hosts_text(runs: Sequence[HostRun], links: Sequence[HostLink]) -> str:
     return "\n".join((*lines, summary_of(runs), *proves, ""))
 
 
-def _link_text(link: HostLink) -> str:
+def _link_text(link: HostTransfer) -> str:
     rate = ""
     if link["bytes_per_second"] is not None:
         mark = ", between simulated hosts" if link["simulated"] else ""

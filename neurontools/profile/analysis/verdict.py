@@ -198,7 +198,7 @@ class _Finder:
         return self._cause(Bound.COMMUNICATION, "collectives", text, waited, None, next_step, rule)
 
     def _compile(self) -> Cause:
-        """Counts graphs of the rank that makes most of them, because all ranks make the same ones."""
+        """Counts only the graphs of the rank with the most new graphs, because the ranks compile the same graphs."""
         lines = max(
             ([line for line in rank.lines if line.kind is EventKind.GRAPH] for rank in self._ranks),
             key=lambda found: sum(line.count for line in found),

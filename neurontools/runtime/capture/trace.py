@@ -174,7 +174,7 @@ class _Reader:
 
 
 def operator_counts(signatures: Iterable[OperatorSignature]) -> Counter[str]:
-    """Returns torch_xla's counters for recorded calls: the calls of each ATen operator, and the tensors of results."""
+    """Counts recorded calls as torch_xla does: the calls of each ATen operator, and the tensors that they return."""
     counts: Counter[str] = Counter()
     for signature in signatures:
         if signature.operator.counter is not None:

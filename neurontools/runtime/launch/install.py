@@ -262,7 +262,7 @@ def torchscript_reason(error: BaseException) -> str | None:
 
 
 def repeat_torchscript_reasons() -> None:
-    """Makes sys.excepthook end with the reason of an error from TorchScript, such as the refusal of an input."""
+    """Writes the reason of an uncaught TorchScript error, such as a refused input, below its traceback."""
     shown = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
