@@ -265,44 +265,6 @@ def test_each_failure_has_its_status_its_text_and_its_counter(daemon: RunningDae
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "script", "texts", "counter"),
-    [
-        (
-            "hang-compute",
-            TRAINS,
-            ["NRT_TIMEOUT(5): (FATAL-RT-UNDEFINED-STATE) execution timeout (2000 ms) on Neuron Device 0 NC 0"],
-            "timeout",
-        ),
-        (
-            "hang-collective",
-            COLLECTS,
-            [
-                "NRT_EXEC_HW_ERR_COLLECTIVES(1200): (FATAL-RT-UNDEFINED-STATE) missing collectives status",
-                "suspected hang in collectives operation 0 out of 1",
-            ],
-            "hw_collectives_error",
-        ),
-    ],
-)
-def test_a_hang_lasts_until_the_time_out_and_fails_then(
-    daemon: RunningDaemon, train: Train, kind: str, script: str, texts: list[str], counter: str
-) -> None:
-    training = train(script, NEURON_RT_EXEC_TIMEOUT="2")
-    inject(daemon, kind, pid=training.process.pid)
-    assert not training.step()
-    errors = training.failure()
-    assert all(text in errors for text in texts), errors
-    (fault,) = wait_until(lambda: [f for f in fault_calls.list_faults(daemon.socket) if f.state is FaultState.OVER])
-    assert fault.met_total == 1
-    status = daemon.next_snapshot().cores[0].status
-    assert getattr(status, f"{counter}_total") == 1
-    wait_until(lambda: {("failed_executions", True), ("core_errors", True)} <= findings(daemon))
-    fault_calls.heal(daemon.socket)
-    wait_until(lambda: not findings(daemon))
-
-
-@pytest.mark.slow
 def test_training_goes_on_through_what_only_slows_it_or_hides_it(
     daemon: RunningDaemon, train: Train, tmp_path: Path
 ) -> None:
