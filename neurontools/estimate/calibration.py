@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from neurontools.estimate.counted_run import CountedRun, EstimateError
-from neurontools.estimate.families import ModelFamily
 from neurontools.estimate.instances import InstanceHardware
 
 
@@ -50,18 +49,28 @@ class Interval:
         return low if low == high else f"{low} to {high}"
 
 
-_COMMON_ETA = 0.23
-_ETA_BY_FAMILY = {ModelFamily.DECODER: 0.27}
-_ETA_FACTOR = 2.0
+DECODER_ETA = 0.27
+"""The share of the peak FLOPS that decoders reach with all time of the host in it: the geometric mean of published
+training runs, in which each model counts once."""
+
 BEST_ETA = 0.64
 """The largest share of the peak FLOPS that a published training run reaches: BERT-Large in float32."""
+
+UNMEASURED_FACTOR = 2.0
+"""The step time of a model without measurements is the middle of its interval, divided and multiplied by this."""
 
 LAUNCH_SECONDS = 0.27e-3
 """The time to launch a small graph, fitted to AWS's published inference benchmarks."""
 
 TENSOR_SECONDS = 67e-6
-"""The most time that a tensor adds to the launch of a training graph: in published runs of a ViT-B/16 on inf2.xlarge,
-611 tensors took 28 to 41 ms. No measurement is published for other models, so the low end of an estimate assumes 0."""
+"""The most time that a tensor adds to the launch of a training graph if a measured run leaves the host's time open: in
+published runs of a ViT-B/16 on inf2.xlarge, 611 tensors took 28 to 41 ms."""
+
+UNMEASURED_TENSOR_SECONDS = 190e-6
+"""The time that a tensor adds to the launch of a training graph, fitted to published training runs except decoders."""
+
+IMAGE_VCPU_SECONDS = 18e-3
+"""The time of one vCPU to decode and scale an image, fitted to published training runs that read images."""
 
 BUS_BYTES_PER_SECOND = Interval(52.8e9, 103.9e9)
 """Bus bandwidth of an all-reduce inside an instance, for 2 and 16 ranks: AWS's guide to nccom-test."""
@@ -69,19 +78,18 @@ BUS_BYTES_PER_SECOND = Interval(52.8e9, 103.9e9)
 COLLECTIVE_SECONDS = Interval(58e-6, 300e-6)
 """The time of a small all-reduce inside an instance, for 2 and 16 ranks: AWS's guide to nccom-test."""
 
-ROWS_HELD, ROWS = 62, 75
-"""The estimated interval contains the measured step time for 62 of 75 published training runs, if it is derived without
+ROWS_HELD, ROWS = 72, 75
+"""The estimated interval contains the measured step time for 72 of 75 published training runs, if it is derived without
 the runs of the same model, as `scripts/estimate-errors` computes."""
 
 
-def training_eta(family: ModelFamily) -> Interval:
-    """Returns the share of the peak FLOPS that a training reaches, with all time of the host in it.
+def typical_seconds(overlapping: float, one_after_the_other: float) -> Interval:
+    """Returns the step time of a model without measurements, around the geometric mean of two extremes.
 
-    The middle is the geometric mean of published training runs, in which each model counts once. Only decoders have a
-    mean of their own: for other families, it would increase the error of runs that were left out.
+    `overlapping` is the time of the longest part of the step, `one_after_the_other` the sum of all parts.
     """
-    middle = _ETA_BY_FAMILY.get(family, _COMMON_ETA)
-    return Interval(middle / _ETA_FACTOR, middle * _ETA_FACTOR)
+    middle = Interval(overlapping, one_after_the_other).middle
+    return Interval(middle / UNMEASURED_FACTOR, middle * UNMEASURED_FACTOR)
 
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "tf32": "tf32", "fp8": "float8_e4m3fn"}

@@ -10,14 +10,19 @@ from neurontools.estimate.calibration import (
     BEST_ETA,
     BUS_BYTES_PER_SECOND,
     COLLECTIVE_SECONDS,
+    DECODER_ETA,
+    IMAGE_VCPU_SECONDS,
     LAUNCH_SECONDS,
     TENSOR_SECONDS,
+    UNMEASURED_FACTOR,
+    UNMEASURED_TENSOR_SECONDS,
     Calibration,
     CalibrationRow,
     Interval,
-    training_eta,
+    typical_seconds,
 )
 from neurontools.estimate.counted_run import CountedRun
+from neurontools.estimate.families import ModelFamily
 from neurontools.estimate.instances import InstanceHardware, Price, list_prices
 from neurontools.util.units import counted, iec_bytes_text
 
@@ -110,6 +115,8 @@ class StepTime:
     scenarios: tuple[float, ...]
     spread: float  # relative error of the calibration, which widens the range of scenarios; 0 without calibration
     uncalibrated: Interval | None = None
+    with_images: Interval | None = None
+    """The step time if the host decodes an image for each sample; None if that is unknown, or is not to be expected."""
 
     @property
     def total(self) -> Interval:
@@ -149,25 +156,41 @@ def step_time(run: CountedRun, hardware: InstanceHardware, calibration: Calibrat
         return host + max(compute, memory_seconds or 0.0) + collectives.high
 
     if calibration is None:
-        compute = training_eta(run.family).inverse(peak_seconds)
         launches = run.executions * LAUNCH_SECONDS
-        host = Interval(launches, launches + run.tensors * TENSOR_SECONDS)
+        if run.family is ModelFamily.DECODER:
+            host = Interval(launches, launches + run.tensors * TENSOR_SECONDS)
+            compute = Interval(DECODER_ETA / UNMEASURED_FACTOR, DECODER_ETA * UNMEASURED_FACTOR).inverse(peak_seconds)
+            # The shares of the peak that decoders reach include the host, so its time is not added to them. Only a step
+            # whose host may take longer than all of that has a higher end.
+            total = Interval(
+                overlapping(host.low, compute.low),
+                max(
+                    overlapping(host.low, compute.high) + collectives.high,
+                    one_after_the_other(host.high, peak_seconds / BEST_ETA),
+                ),
+            )
+        else:
+            launching = launches + run.tensors * UNMEASURED_TENSOR_SECONDS
+            host = Interval(launching / UNMEASURED_FACTOR, launching * UNMEASURED_FACTOR)
+            compute = Interval(peak_seconds, peak_seconds / BEST_ETA**2)
+            total = typical_seconds(
+                overlapping(host.middle, compute.middle), one_after_the_other(host.middle, compute.middle)
+            )
+            total = Interval(max(total.low, overlapping(0.0, peak_seconds)), total.high)
         scenarios = tuple(
             combine(host_seconds, compute_seconds)
             for combine in (overlapping, one_after_the_other)
             for host_seconds in (host.low, host.high)
             for compute_seconds in (compute.low, compute.high)
         )
-        # The shares of the peak that training reaches include the host, so its time is not added to them. Only a step
-        # whose host may take longer than all of that has a higher end.
-        uncalibrated = Interval(
-            overlapping(host.low, compute.low),
-            max(
-                overlapping(host.low, compute.high) + collectives.high,
-                one_after_the_other(host.high, peak_seconds / BEST_ETA),
-            ),
-        )
-        return StepTime(host, compute, memory_seconds, collectives, scenarios, 0.0, uncalibrated)
+        with_images = None
+        images = _image_seconds(run, hardware)
+        if images is not None:
+            with_images = typical_seconds(
+                max(overlapping(host.middle, compute.middle), images),
+                one_after_the_other(host.middle, compute.middle) + images,
+            )
+        return StepTime(host, compute, memory_seconds, collectives, scenarios, 0.0, total, with_images)
     scenarios = tuple(
         (overlapping if fit.overlaps else one_after_the_other)(
             fit.host_seconds * run.executions, fit.slowdown * peak_seconds
@@ -182,6 +205,13 @@ def step_time(run: CountedRun, hardware: InstanceHardware, calibration: Calibrat
         scenarios=scenarios,
         spread=calibration.spread,
     )
+
+
+def _image_seconds(run: CountedRun, hardware: InstanceHardware) -> float | None:
+    """Returns the time to decode the images of a step if all vCPUs do it; None for models that read no images."""
+    if run.family not in (ModelFamily.VISION, ModelFamily.CONVOLUTION) or not run.samples or not hardware.vcpu_count:
+        return None
+    return run.samples * run.worker_count * IMAGE_VCPU_SECONDS / hardware.vcpu_count
 
 
 def _collective_seconds(run: CountedRun) -> Interval:

@@ -45,6 +45,7 @@ class InstanceHardware:
     core_memory_bytes: int
     peak_flops: Mapping[str, float]  # FLOPs per second of one core, by torch's element types
     memory_bytes_per_second: float | None  # HBM bandwidth of one core
+    vcpu_count: int | None  # of the whole instance
 
     @classmethod
     def from_catalog(cls, name: str) -> InstanceHardware:
@@ -69,6 +70,7 @@ class InstanceHardware:
             core_memory_bytes=(family.device_memory_bytes.value or 0) // cores_per_device,
             peak_flops=peaks,
             memory_bytes_per_second=None if bandwidth is None else bandwidth / cores_per_device,
+            vcpu_count=entry.vcpu_count.value,
         )
 
     def seconds_at_peak(self, flops_by_dtype: Mapping[str, float]) -> float:

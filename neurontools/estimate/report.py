@@ -10,9 +10,18 @@ from datetime import date
 from itertools import chain
 from typing import Any
 
-from neurontools.estimate.calibration import ROWS, ROWS_HELD, Interval, training_eta
+from neurontools.estimate.calibration import (
+    BEST_ETA,
+    DECODER_ETA,
+    IMAGE_VCPU_SECONDS,
+    ROWS,
+    ROWS_HELD,
+    UNMEASURED_TENSOR_SECONDS,
+    Interval,
+)
 from neurontools.estimate.counted_run import CountedRun
 from neurontools.estimate.estimate import NOT_PREDICTED, Estimate, PeerMeasurement, TrainingCost, WhatIf
+from neurontools.estimate.families import ModelFamily
 from neurontools.estimate.instances import ON_DEMAND, Price
 from neurontools.util.formats import Column, ascii_table
 from neurontools.util.units import UNKNOWN, count_text, duration_text, flops_text, iec_bytes_text, percent_text
@@ -200,10 +209,12 @@ def _caveats(
     first = estimates[0]
     lines = []
     if first.calibration is None:
-        eta = training_eta(first.run.family).text(_two_digits)
+        assumed = f"{BEST_ETA} of the peak, {1e6 * UNMEASURED_TENSOR_SECONDS:.0f} us of the host a tensor of a graph"
+        if first.run.family is ModelFamily.DECODER:
+            assumed = f"{DECODER_ETA} of the peak"
         lines.append(
-            f'Times are estimates for an unmeasured model of the family "{first.run.family}": {eta} of the peak. '
-            f"Such an interval contained the measurement for {ROWS_HELD} of {ROWS} published rows; "
+            f'Times are estimates for an unmeasured model of the family "{first.run.family}": {assumed}, divided and '
+            f"multiplied by 2. Such an interval contained the measurement for {ROWS_HELD} of {ROWS} published rows; "
             "--calibrate narrows it."
         )
     else:
@@ -219,6 +230,16 @@ def _caveats(
         lines.append(
             "Batches, workers and degrees are calculated, not run: collectives inside a copy of the model and waits of "
             "pipeline stages are left out."
+        )
+    decoding = [
+        f"{each.step.with_images.text(duration_text)} on {each.instance_type}"
+        for each in estimates
+        if each.step.with_images is not None and each.fit.fits
+    ]
+    if decoding:
+        lines.append(
+            f"If the host decodes each image ({1e3 * IMAGE_VCPU_SECONDS:.0f} ms of a vCPU), a step takes "
+            f"{', '.join(decoding)}."
         )
     lines.append("Not included: compilation (minutes, once per cache), data loading, evaluation and checkpoints.")
     lines += old_price_warnings((cost.price for each in estimates for cost in each.costs), today)
@@ -340,6 +361,7 @@ def estimate_document(estimate: Estimate) -> dict[str, Any]:
         },
         "estimated": {
             "step_seconds": ends(step.total) if fit.fits else None,
+            "step_seconds_with_images": ends(step.with_images) if fit.fits else None,
             "host_seconds": ends(step.host),
             "compute_seconds": ends(step.compute),
             "memory_seconds": step.memory_seconds,

@@ -94,17 +94,22 @@ def test_a_machine_has_logical_cores_and_their_share_of_the_memory() -> None:
             InstanceHardware.from_catalog(name)
 
 
-def test_an_unmeasured_step_is_four_wide_unless_the_host_may_take_longer() -> None:
+def test_an_unmeasured_step_is_four_wide_around_its_parts_at_once_and_one_after_the_other() -> None:
     machine = InstanceHardware.from_catalog(TRN1)
-    step = step_time(counted(), machine)
-    assert step.total == step.compute
-    assert step.total.high == pytest.approx(4 * step.total.low)
-    assert step.binds == "compute"
+    step, small = step_time(counted(), machine), step_time(counted(**HOST_BOUND), machine)
+    compute, host = 2 / 23.75 / 0.64, 0.27e-3 + 400 * 190e-6
+    assert step.total.high == pytest.approx(2 * (compute * (compute + host)) ** 0.5)
+    assert step.total.low == pytest.approx(2 / 23.75)  # no step is faster than the peak
+    assert (step.binds, small.binds) == ("compute", "host launches")
+    assert small.total.middle == pytest.approx(host, rel=0.01)
+    assert small.total.high == pytest.approx(4 * small.total.low)
     decoder = step_time(counted(operators=["aten::embedding", "aten::bmm", "aten::_softmax", "aten::rsqrt"]), machine)
-    assert decoder.total.middle == pytest.approx(step.total.middle * 0.23 / 0.27)
-    small = step_time(counted(**HOST_BOUND), machine)
-    assert small.total.low == pytest.approx(0.27e-3)
-    assert small.total.high == pytest.approx(0.27e-3 + 400 * 67e-6, rel=0.01)
+    assert decoder.total.middle == pytest.approx(2 / 23.75 / 0.27)
+    assert decoder.with_images is None
+    vision = step_time(counted(operators=["aten::convolution"], samples_total=80_000), machine)
+    images = 8_000 * 18e-3 / 128  # vCPUs
+    assert vision.with_images is not None
+    assert vision.with_images.middle == pytest.approx((images * (images + compute + host)) ** 0.5)
 
 
 def test_many_executions_are_bound_by_the_host_and_what_graphs_move_by_the_memory() -> None:
