@@ -11,6 +11,7 @@ from neurontools.profile import SourceLine
 from neurontools.profile.analysis.evidence import EventKind, LineEvents, RankEvidence, RunEvidence
 from neurontools.profile.analysis.steps import TimeSplit
 from neurontools.profile.analysis.verdict import RunVerdict, find_verdict
+from neurontools.profile.definitions import Phase
 
 _KINDS = {
     "input": EventKind.INPUT_WAIT,
@@ -30,11 +31,13 @@ def summary_verdict(document: Mapping[str, Any]) -> RunVerdict | None:
         if not evidence:
             return None
         changes = ranks[0][0].get("graph_changes") or [""]
-        executed = ((None, sum(rank.split.compute_seconds for rank in evidence), None),)
+        transferring = sum(_transfer_seconds(rank, each) for (rank, _), each in zip(ranks, evidence, strict=True))
+        computing = sum(each.split.compute_seconds for each in evidence) - transferring
+        executed = [(None, computing, None), (Phase.COLLECTIVES, transferring, None)][: 2 if transferring else 1]
         steps_total = max(int(parse_number(rank, "steps_total")) for rank, _ in ranks)
     except EstimateError:
         return None
-    return find_verdict(RunEvidence(tuple(evidence), steps_total, str(changes[-1]), executed))
+    return find_verdict(RunEvidence(tuple(evidence), steps_total, str(changes[-1]), tuple(executed)))
 
 
 def _rank_evidence(rank: Mapping[str, Any], split: Mapping[str, Any]) -> RankEvidence:
@@ -44,6 +47,13 @@ def _rank_evidence(rank: Mapping[str, Any], split: Mapping[str, Any]) -> RankEvi
     lines = tuple(_line_events(rank, steps))
     number = int(parse_number(rank, "rank"))
     return RankEvidence(number, steps, times, lines, min(1.0, delay / training) if training else None)
+
+
+def _transfer_seconds(rank: Mapping[str, Any], evidence: RankEvidence) -> float:
+    """Returns the time of collectives without waiting for other ranks, which the split counts as compute."""
+    ratio = evidence.steps / max(1.0, parse_number(rank, "steps_total"))
+    waited, computed = evidence.split.collective_seconds, evidence.split.compute_seconds
+    return min(max(0.0, parse_number(rank, "collective_seconds") * ratio - waited), computed)
 
 
 def _line_events(rank: Mapping[str, Any], steps: int) -> Iterator[LineEvents]:

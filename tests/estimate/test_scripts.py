@@ -73,6 +73,7 @@ def check(directory: Path, script: str, rules: set[str], *options: str, **enviro
     assert rules <= found.keys(), document
     profiled = find_verdict(profile_evidence(build_report(read_directory(directory / "made"))))
     assert profiled is not None
+    assert document["verdict"]["ratio"] == pytest.approx(profiled.ratio, abs=0.1)
     large = [cause for cause in profiled.causes if cause.part != "execute" and (cause.next_step or cause.ratio > 0.05)]
     counted = {(cause["text"], cause["line"], cause["next_step"]): cause for cause in document["verdict"]["causes"]}
     for cause in large:
