@@ -43,13 +43,14 @@ except RuntimeError as error:
     print("none:", error)
 """
 PLAIN = """
-with profile() as profiler:
+with profile(with_flops=True) as profiler:
     for _ in range(4): step()
 profiler.export_chrome_trace("plain.json")
 print(profiler.key_averages().table(sort_by="self_device_time_total", row_limit=8))
 rows = profiler.key_averages()
 print("device", sum(row.self_device_time_total for row in rows if str(row.device_type).endswith("XLA")))
 print("calls", sum(row.self_device_time_total for row in rows if str(row.device_type).endswith("CPU")))
+print("flops", sum(row.flops for row in rows))
 """
 NAMED = """
 import torch_xla.debug.profiler as xp
@@ -169,6 +170,7 @@ def test_both_profiles_at_once_named_steps_and_a_snapshot_of_memory(tmp_path: Pa
     of_device = number_of("device", printed)
     assert of_device > 0
     assert number_of("calls", printed) == pytest.approx(of_device, rel=1e-6)
+    assert number_of("flops", printed) == 4 * 2 * 8 * (2 * 16 * 32 + 3 * 32 * 4)  # forward and backward, each once
     document = json.loads((tmp_path / "plain.json").read_text())
     assert of_device == pytest.approx(sum(event["dur"] for event in kernels(document)), rel=1e-3)
 
