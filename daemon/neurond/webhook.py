@@ -42,7 +42,8 @@ def main() -> int:
         with urllib.request.build_opener(NoRedirection).open(request, timeout=_SOCKET_SECONDS):
             return 0
     except urllib.error.HTTPError as error:
-        return _print_failure(f"status {error.code}")
+        with error:  # it holds the connection
+            return _print_failure(f"status {error.code}")
     except urllib.error.URLError as error:
         return _print_failure(str(error.reason))
     except (OSError, ValueError) as error:

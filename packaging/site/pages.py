@@ -1,6 +1,7 @@
 """Hooks of mkdocs: add the pages from outside docs/ to the site, and turn links between files into links of the site.
 
 mkdocs calls the functions `on_...` by their names. Each manual page becomes a page below man/ by `mandoc -T markdown`.
+`reference.py` makes the pages below reference/.
 """
 
 from __future__ import annotations
@@ -8,11 +9,15 @@ from __future__ import annotations
 import posixpath
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads hooks by path
+from reference import reference_pages
 
 ROOT = Path(__file__).parents[2]
 _FILES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "deploy/FLEET.md")
@@ -27,6 +32,7 @@ def _manual_pages() -> dict[str, str]:
 
 
 _MANUALS = _manual_pages()
+_REFERENCE = reference_pages(ROOT)
 
 
 def _site_uri(path: str) -> str:
@@ -39,7 +45,8 @@ def _site_uri(path: str) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Appends the manual pages to the navigation."""
+    """Appends the reference and the manual pages to the navigation."""
+    config.nav.insert(-1, {"Reference": list(_REFERENCE)})
     config.nav.insert(-1, {"Manual pages": [{name: _site_uri(path)} for name, path in _MANUALS.items()]})
     return config
 
@@ -50,6 +57,8 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, _site_uri(path), content=(ROOT / path).read_text("utf-8")))
     for path in _MANUALS.values():
         files.append(File.generated(config, _site_uri(path), content=_manual_page(ROOT / path)))
+    for uri, content in _REFERENCE.items():
+        files.append(File.generated(config, uri, content=content))
     return files
 
 

@@ -244,7 +244,7 @@ def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None
         (["--load-neuroncores", "0"], "--load-neuroncores: input should be greater than or equal to 1, not 0"),
         (["--group", ""], "--group: string should have at least 1 character, not ''"),
         (["--socket", "/" + "x" * 200], "--socket: the socket path /xxx"),
-        (["--lnc", "3"], "argument --lnc: invalid choice: 3 (choose from"),
+        (["--lnc", "3"], "argument --lnc: invalid choice: "),
         (["--load", "steady"], "--load needs simulated devices; add --simulate TYPE"),
         (["--simulate", "inf2.xlarge", "--seed", "3"], "--seed has no effect without a load; add --load SCENARIO"),
         (["--completion", "tcsh"], "--completion: tcsh is none of the shells bash, zsh, fish; give one"),

@@ -104,8 +104,10 @@ def _hook_spawned_processes(name: str) -> None:
         return command
 
     def ensure_running_with_device(self: Any) -> None:
-        if _FIRST_IMPORT not in self._preload_modules:
-            self._preload_modules = [_FIRST_IMPORT, *self._preload_modules]
+        # Newer Pythons import the script in the server before all other modules, so it would lack the device.
+        # Without its name here, each worker imports the script.
+        others = [each for each in self._preload_modules if each not in (_FIRST_IMPORT, "__main__")]
+        self._preload_modules = [_FIRST_IMPORT, *others]
         with _environment_default(DEVICE_VARIABLE, name):
             ensure_running(self)
 

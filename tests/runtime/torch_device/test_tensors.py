@@ -201,6 +201,7 @@ QUEUE = """
 import os, sys, torch, torch.multiprocessing as mp
 from neurontools.runtime.launch.install import install_runtime
 D = os.environ["NEURONTOOLS_DEVICE"]
+install_runtime()  # workers that import this script have the device too, as with an import of torch_xla
 
 def work(given, back):
     tensor = given.get()
@@ -211,7 +212,6 @@ class OnDevice(torch.utils.data.Dataset):
     def __getitem__(self, index): return torch.full((2,), float(index), device=D)
 
 if __name__ == "__main__":
-    install_runtime()
     for method in sys.argv[1:]:
         context = mp.get_context(method)
         given, back = context.Queue(), context.Queue()

@@ -361,14 +361,19 @@ def _fetch_value(endpoint: str, path: str, token: str) -> str:
 
 
 def _request(url: str, headers: dict[str, str], method: str = "GET") -> str:
+    import urllib.error
     import urllib.request
 
     if not url.startswith(("http://", "https://")):
         raise ValueError("not an http address")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # link-local addresses need no proxy
     request = urllib.request.Request(url, headers=headers, method=method)  # noqa: S310 - checked above
-    with opener.open(request, timeout=PATIENCE_SECONDS) as reply:
-        text: str = reply.read(_MAX_ANSWER_BYTES).decode("ascii", "replace").strip()
+    try:
+        with opener.open(request, timeout=PATIENCE_SECONDS) as reply:
+            text: str = reply.read(_MAX_ANSWER_BYTES).decode("ascii", "replace").strip()
+    except urllib.error.HTTPError as error:
+        error.close()  # it holds the connection
+        raise
     if not text.isprintable() or len(text) > 256:
         raise ValueError("the answer is not a name")
     return text
