@@ -114,7 +114,7 @@ def counted_models(document: Mapping[str, Any]) -> list[CountedModel]:
     """Returns the models of a run without training, most FLOPs in total first.
 
     `document` is the output of `neuron-run --summary-json`. Raises EstimateError if it is malformed, has a training
-    step, or has no execution with a matrix multiplication.
+    step or gradients, or has no execution with a matrix multiplication.
     """
     ranks = parse_ranks(document)
     if any(parse_number(rank, "steps_total") for rank in ranks):
@@ -122,6 +122,10 @@ def counted_models(document: Mapping[str, Any]) -> list[CountedModel]:
     most = max(ranks, key=lambda rank: parse_number(rank, "flop_total"), default={})
     entries = most.get("traced_models")
     models = [_model_of(entry) for entry in entries] if isinstance(entries, list) else []
+    if not models and any(str(name).endswith("_backward") for name in most.get("operators") or ()):
+        raise EstimateError(
+            "this run computes gradients, but no step of an optimizer was seen; run a few whole training steps"
+        )
     if not models and parse_number(most, "executions_total"):
         models = [_untraced_model(most)]
     models = [model for model in models if model.flops and model.executions_total]

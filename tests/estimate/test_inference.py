@@ -132,6 +132,7 @@ def test_a_change_is_predicted_and_advised_where_it_helps(
     [
         ({}, "no list of ranks"),
         (summary(), "has training steps"),
+        (summary(steps_total=0, operators=["aten::linear_backward"]), "computes gradients"),
         (bert(flops_by_dtype=[]), "malformed traced model"),
         (bert(weight_bytes="many"), "weight_bytes is not a number"),
         (bert(executions_total=0), "neither a training step nor a matrix multiplication"),
