@@ -186,6 +186,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 @needs("setpriv")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has powers to give up")
 def test_the_daemon_does_with_what_the_unit_leaves_it(socket_directory: Path) -> None:

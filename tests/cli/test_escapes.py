@@ -204,6 +204,7 @@ def test_errors_are_one_harmless_line(line: str) -> None:
     assert done.returncode not in (0, 70)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "last"),
     [

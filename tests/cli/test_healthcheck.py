@@ -270,6 +270,7 @@ def test_a_scontrol_that_fails_is_a_line_and_changes_nothing(
     assert (done.returncode, done.stderr.count("\n"), done.stdout.count("\n")) == (1, 1, 1)
 
 
+@pytest.mark.slow
 def test_dry_run_says_what_it_would_do(
     healthcheck: RunCommand, tree: DriverTree, watching: RunningDaemon, without_slurm: dict[str, str], tmp_path: Path
 ) -> None:

@@ -187,6 +187,7 @@ _VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(_VALUES.map(lambda value: {"key": value}), st.integers(0, 3000), st.integers(1, 2000))
 def test_every_answer_is_bounded_and_says_what_is_left_out(entry: dict[str, Any], count: int, limit: int) -> None:
     whole: dict[str, Any] = {"schema_version": 1, "entries": [entry] * count, "pids": [1, 2]}

@@ -114,6 +114,7 @@ def test_a_period_shorter_than_the_daemons_interval_floods_nobody(
     assert all(period > 0 for period in periods[1:]), "each is of another snapshot"
 
 
+@pytest.mark.slow
 def test_a_private_daemon_looks_as_often_as_is_asked(called: RunCommand, tmp_path: Path) -> None:
     file = tmp_path / "monitor.json"
     file.write_text('{"period": "100ms", "system_metrics": [{"type": "memory_info"}]}', "utf-8")

@@ -39,6 +39,7 @@ def wait_for_end(pidfd: int) -> None:
     os.close(pidfd)
 
 
+@pytest.mark.slow
 def test_serves_and_is_gone_afterwards(socket_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trap = socket_directory / "trap"
     trap.mkdir()
@@ -61,6 +62,7 @@ def test_serves_and_is_gone_afterwards(socket_directory: Path, monkeypatch: pyte
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
+@pytest.mark.slow
 def test_is_gone_after_an_error_also_from_a_deep_temporary_directory(
     socket_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

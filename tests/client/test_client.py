@@ -196,6 +196,7 @@ def test_what_is_no_recording_is_told_at_once(tmp_path: Path) -> None:
         Recording(tmp_path / "empty.rec")
 
 
+@pytest.mark.slow
 def test_who_is_slow_to_read_the_past_gets_all_of_it(start_daemon: StartDaemon) -> None:
     running = start_daemon("--simulate", "trn2.48xlarge", "--load", "steady", "--interval", "0.02")
     with connect(running.socket, timeout_seconds=HANG_SECONDS) as daemon:

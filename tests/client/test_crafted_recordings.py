@@ -250,6 +250,7 @@ def bomb(name: str) -> list[Record]:
 SLOW_BOMBS = [pytest.param(name, marks=pytest.mark.slow) for name in ("many processes", "a long piece later")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["many devices", "many pieces", "a long piece", *SLOW_BOMBS])
 def test_a_small_file_is_not_large_in_memory(tmp_path: Path, name: str) -> None:
     header, _ = taken_apart(recorded("trn1.2xlarge"))

@@ -74,6 +74,7 @@ def remembered(daemon: RunningDaemon, first: int, last: int) -> set[int]:
     return kept & set(range(first, last + 1))
 
 
+@pytest.mark.slow
 def test_the_whole_past_comes_by_itself(daemon: RunningDaemon, feed_at: Callable[[str], LiveFeed]) -> None:
     grown(daemon, 2 * PIECE)
     feed = feed_at(daemon.socket)

@@ -65,6 +65,7 @@ def test_processes_that_come_and_go_come_back(tmp_path: Path) -> None:
     assert read_recording(write_recording(tmp_path / "r", taken)) == (taken, "")
 
 
+@pytest.mark.slow
 def test_snapshots_of_several_streams_come_back(tmp_path: Path) -> None:
     host = ScenarioHost("trn1.2xlarge", "steady")
     taken = [host.at(float(second)) for second in range(1, KEY_EVERY + 5)]

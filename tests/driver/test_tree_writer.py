@@ -29,6 +29,7 @@ def test_files_links_and_modes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "nor the directories made on the way"
 
 
+@pytest.mark.slow
 def test_a_reader_sees_a_whole_value_at_any_time(tmp_path: Path) -> None:
     writer = TreeWriter(str(tmp_path / "tree"))
     texts = [f"{10**length}\n" for length in range(20)]

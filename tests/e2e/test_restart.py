@@ -138,6 +138,7 @@ def is_told(report: dict[str, Any]) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_what_is_in_a_record_is_of_one_interval(
     start_daemon: StartDaemon, daemon: RunningDaemon, monitor: RecordStream, processes: ExitStack
 ) -> None:

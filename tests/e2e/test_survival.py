@@ -168,6 +168,7 @@ def test_a_replica_of_torchft_that_is_started_again_goes_on_with_the_state_of_th
     assert [*before, *after] == waited, "the same weights, no step twice, and none left out"
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_fails_and_goes_on_when_it_is_started_again(host: SimulatedHost, tmp_path: Path) -> None:
     alone = [sys.executable, "-m", "neurontools.runtime"]
     with host.fault("execution-unit-lost", device=0, after_executions=17):

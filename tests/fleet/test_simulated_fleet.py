@@ -122,6 +122,7 @@ def _faults(address: str) -> tuple[InjectedFault, ...]:
         return ()
 
 
+@pytest.mark.slow
 def test_a_signal_takes_the_directory_away_too() -> None:
     readable, writable = os.pipe()
     with os.fdopen(readable, "rb") as ready:

@@ -300,6 +300,7 @@ def test_any_state_comes_back_also_after_another(before: Snapshot, after: Snapsh
             _assert_same(after, read())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lnc", [1, 2])
 def test_logical_cores_keep_their_place(lnc: int, place: Path) -> None:
     simulated = ScenarioHost("trn2.3xlarge", "steady", lnc=lnc).at(5)
@@ -462,6 +463,7 @@ def _assert_right_or_unknown(tree: DriverTree, snapshot: Snapshot) -> None:
         assert verdict.is_healthy
 
 
+@pytest.mark.slow
 @_FUZZ
 @given(st.data())
 def test_after_any_change_of_counter_files_the_next_snapshot_is_right_or_unknown(data: st.DataObject) -> None:

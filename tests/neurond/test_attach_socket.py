@@ -142,6 +142,7 @@ def test_a_connection_that_sends_garbage_stays_what_it_is(daemon: RunningDaemon,
     assert daemon.owners()[0] == os.getpid()
 
 
+@pytest.mark.slow
 def test_a_flood_of_connections_is_refused_and_leaves_room_for_others(
     start_daemon: StartDaemon, child: AttachChild
 ) -> None:

@@ -291,6 +291,7 @@ def test_the_command_ends_with_the_error() -> None:
     assert done.stderr == "neurond: --interval: input should be greater than or equal to 0.01, not 0.0\n"
 
 
+@pytest.mark.slow
 def test_a_host_without_devices() -> None:
     done = neurond()
     assert (done.returncode, done.stdout) == (1, "")

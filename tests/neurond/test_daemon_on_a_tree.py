@@ -236,6 +236,7 @@ def test_a_file_that_cannot_be_read_makes_the_health_unknown_while_it_lasts(star
 needs_hanging_files = pytest.mark.skipif(not hanging_file.is_possible(), reason="needs FUSE and private mounts")
 
 
+@pytest.mark.slow
 @needs_hanging_files
 def test_a_read_that_never_returns_stops_no_tick_and_no_end(start_daemon: StartDaemon, tmp_path: Path) -> None:
     with DriverTree("trn1.2xlarge") as tree:
@@ -386,6 +387,7 @@ def test_an_attached_process_owns_the_cores_it_says(daemon: RunningDaemon, tree:
     attachment.close()
 
 
+@pytest.mark.slow
 def test_neuron_ls_shows_who_has_a_device_open_and_what_is_inferred(still: RunningDaemon) -> None:
     devices = json.loads(_run(still, "neuron-ls", "-j"))
     shown = [[process["pid"] for process in device["neuron_processes"]] for device in devices[:4]]

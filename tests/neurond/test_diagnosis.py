@@ -103,6 +103,7 @@ def test_an_invalid_run_changes_nothing(
     assert daemon.findings() == []
 
 
+@pytest.mark.slow
 @needs_two_users
 def test_only_the_user_of_the_daemon_reports(daemon: RunningDaemon) -> None:
     Path(daemon.socket).chmod(0o666)

@@ -507,6 +507,7 @@ def test_a_final_report_that_is_none_changes_nothing(shared_daemon: RunningDaemo
     assert (told.executions.completed_total, told.counts_are_final) == (5, False)
 
 
+@pytest.mark.slow
 def test_a_process_that_lets_its_cores_go_lives_on_and_snapshots_show_it(shared_daemon: RunningDaemon) -> None:
     told = let_go(shared_daemon, "lives on")
     assert (told.pid, told.how) == (os.getpid(), "let go")

@@ -129,6 +129,7 @@ def test_only_unrelated_processes_on_real_hardware_tell_of_a_device(
     assert len(risen) > len(devices)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before_seconds", [2, 100, 1200])
 def test_one_noisy_period_is_no_finding(before_seconds: int) -> None:
     host = Watched()
@@ -146,6 +147,7 @@ def test_twenty_executions_before_the_rise_are_enough(fast_before_seconds: int, 
     assert any(host.found) is is_found
 
 
+@pytest.mark.slow
 def test_a_finding_stays_until_latencies_are_clearly_better_for_a_while() -> None:
     host = Watched(3200)
     host.execute(400, FAST_SECONDS)

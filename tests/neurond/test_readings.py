@@ -127,6 +127,7 @@ def test_a_counter_that_somebody_cleared_or_that_wrapped(drivers: Drivers) -> No
     assert "1 counters decreased since the start (neuron0 core 0 flop_count)" in str(source.read().warnings)
 
 
+@pytest.mark.slow
 def test_a_device_vanishes_and_comes_back(drivers: Drivers) -> None:
     tree = drivers.tree("trn1.32xlarge")
     whole = tree.snapshot
@@ -151,6 +152,7 @@ def test_a_device_vanishes_and_comes_back(drivers: Drivers) -> None:
     assert reading.warnings == ("neuron0 vanished from the driver's tree; look at dmesg",)
 
 
+@pytest.mark.slow
 def test_devices_of_a_container_are_those_it_was_given(drivers: Drivers) -> None:
     """The driver's tree shows all devices; /dev has only the container's, under numbers of its own."""
     tree = drivers.tree("trn1.32xlarge")
@@ -172,6 +174,7 @@ def test_devices_of_a_container_are_those_it_was_given(drivers: Drivers) -> None
     assert (source.instance.expected_device_indices, source.instance.foreign_device_count) == ((0, 1), 14)
 
 
+@pytest.mark.slow
 def test_the_type_is_concluded_where_the_firmware_does_not_tell(drivers: Drivers) -> None:
     for instance_type, cores in (("inf2.xlarge", 2), ("trn2.3xlarge", 8)):
         tree = drivers.tree(instance_type)
@@ -282,6 +285,7 @@ def test_power(drivers: Drivers) -> None:
         assert bool(source.read().warnings) == is_bad, text
 
 
+@pytest.mark.slow
 def test_ecc_as_far_as_the_hardware_and_driver_have_it(drivers: Drivers) -> None:
     ecc = EccCounters(5, 4, 3, 2, 1)
     expected = {
@@ -298,6 +302,7 @@ def test_ecc_as_far_as_the_hardware_and_driver_have_it(drivers: Drivers) -> None
         assert source.read().warnings == ()
 
 
+@pytest.mark.slow
 def test_unhealthy_components_are_told(drivers: Drivers) -> None:
     tree = drivers.tree("trn2.3xlarge")
     path = "sys/devices/virtual/neuron_device/neuron0/stats/hardware/health_status/unhealthy_components"
@@ -311,6 +316,7 @@ def test_unhealthy_components_are_told(drivers: Drivers) -> None:
     assert device_of(drivers.source(drivers.tree("trn2.3xlarge", driver_version="2.29.0.0"))).reported_health is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "mode"), [("2.24.7.0", 0o400), ("2.27.9.9", 0o400), ("2.28.0.0", 0o444)])
 def test_core_count_and_neighbours_are_roots_own_before_2_28(drivers: Drivers, version: str, mode: int) -> None:
     device = drivers.tree("trn1.2xlarge", driver_version=version).device_path(0)
@@ -390,6 +396,7 @@ def test_the_place_in_an_ultraserver_is_what_its_nodes_elected(drivers: Drivers)
         source.close()
 
 
+@pytest.mark.slow
 def test_place_on_the_bus(drivers: Drivers) -> None:
     tree = drivers.tree("trn1.32xlarge")
     device = drivers.source(tree).read().devices[0]

@@ -132,6 +132,7 @@ class Loaded(ScenarioHost):
         return [report.cores[0] for report in self.reports()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_same_seed_gives_the_same_load_however_often_it_is_read(scenario: str) -> None:
     one, same, other, seldom = (Loaded(scenario, seed=seed) for seed in (5, 5, 6, 5))
@@ -147,6 +148,7 @@ def test_the_same_seed_gives_the_same_load_however_often_it_is_read(scenario: st
     assert all(user.startswith("synth-") for user in USERS), "that nobody has"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "instance_type"),
     [*((scenario, "trn2.3xlarge") for scenario in SCENARIOS), *(("training-ramp", name) for name in catalog.names())],
@@ -168,6 +170,7 @@ def test_every_scenario_runs_and_on_every_instance_type(scenario: str, instance_
         assert (process.user, process.uid) == (USERS[0], None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("instance_type", ["inf1.xlarge", "inf2.xlarge", "trn1.2xlarge", "trn2.3xlarge"])
 def test_no_load_takes_more_memory_than_there_is(instance_type: str) -> None:
     for scenario, lnc in product(BUSY, catalog.load(instance_type).family.lnc_supported):

@@ -46,7 +46,9 @@ VERSIONS = (
 ).split()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "version", [pytest.param(each, marks=[] if n % 5 == 0 else pytest.mark.slow) for n, each in enumerate(VERSIONS)]
+)
 @pytest.mark.parametrize("instance_type", ["trn1.2xlarge", pytest.param("trn2.3xlarge", marks=pytest.mark.slow)])
 def test_an_older_driver_is_no_warning(version: str, instance_type: str) -> None:
     with DriverTree(instance_type, driver_version=version) as tree:
@@ -107,6 +109,7 @@ def move(directory: Path, moves: dict[str, str]) -> None:
             shutil.move(directory / before, directory / after)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     moves=st.fixed_dictionaries({}, optional={before: st.sampled_from(after) for before, after in MOVES.items()}),

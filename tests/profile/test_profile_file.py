@@ -40,6 +40,7 @@ def _fresh(directory: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @_anywhere
 @given(profile=profiles(), parts=st.integers(1, 3))
 def test_what_is_written_is_read(tmp_path: Path, profile: Profile, parts: int) -> None:
@@ -48,6 +49,7 @@ def test_what_is_written_is_read(tmp_path: Path, profile: Profile, parts: int) -
     assert read_profile(path) == profile
 
 
+@pytest.mark.slow
 @_anywhere
 @given(profile=profiles(), data=st.data())
 def test_a_file_that_ends_anywhere_is_read_as_far_as_it_goes_or_refused_in_a_line(
@@ -74,6 +76,7 @@ def read_or_refused(path: Path) -> None:
         assert "\n" not in str(error)
 
 
+@pytest.mark.slow
 @_anywhere
 @given(profile=profiles(), data=st.data())
 def test_a_file_with_changed_bytes_never_raises_anything_but_a_line(

@@ -36,6 +36,7 @@ from tests.harness.scenario_host import ScenarioHost
 from tests.harness.waiting import HANG_SECONDS
 
 
+@pytest.mark.slow
 @given(parts(model.Snapshot))
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.data_too_large])
 def test_any_snapshot_survives_the_wire(snapshot: model.Snapshot) -> None:
@@ -43,6 +44,7 @@ def test_any_snapshot_survives_the_wire(snapshot: model.Snapshot) -> None:
     assert from_message(model.Snapshot, pb.Snapshot.FromString(wire)) == snapshot
 
 
+@pytest.mark.slow
 @given(parts(model.Snapshot))
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.data_too_large])
 def test_who_reads_much_reads_the_same(after_many_reads: None, snapshot: model.Snapshot) -> None:
@@ -200,6 +202,7 @@ def test_a_daemon_without_verdicts_has_none_and_fields_of_another_form_are_refus
 PARTS = [getattr(model, name) for name in "Snapshot Process LoadedModel Device LatencyHistogram Host".split()]
 
 
+@pytest.mark.slow
 @given(kind=st.sampled_from(PARTS), data=st.data())
 @settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 def test_any_message_is_a_part_of_the_model_or_a_value_error(kind: type[Any], data: st.DataObject) -> None:

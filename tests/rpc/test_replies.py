@@ -371,6 +371,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return bytes(reply)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(900), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=500) | FRAMES.map(lambda frames: GREETING + frames) | mutated())
 def test_any_reply_is_an_answer_or_a_documented_error_and_never_waits_for_the_deadline(

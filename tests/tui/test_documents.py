@@ -161,6 +161,7 @@ def test_help_names_pages_themes_loads_and_actions() -> None:
     assert all(f"  {action.name} " in listed for action in keys.ACTIONS)
 
 
+@pytest.mark.slow
 def test_one_screen_has_the_past_of_a_daemon(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "0.02")
 

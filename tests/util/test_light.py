@@ -42,6 +42,7 @@ def test_the_command_prints_what_the_real_dataclasses_make(instance_type: str) -
             assert (done.stdout, done.stderr) == (text, "")
 
 
+@pytest.mark.slow
 def test_the_command_imports_neither_dataclasses_nor_what_it_needs() -> None:
     script = (
         "import sys, os; os._exit = lambda code: None; from neurontools.cli.ls.command import main; main();"
@@ -207,6 +208,7 @@ def test_a_lazy_package_loads_a_module_when_one_of_its_names_is_read() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_daemon_without_a_listener_has_no_openssl(socket_directory: Path) -> None:
     ready, is_ready = os.pipe()
     flags = ("--simulate", "trn1.2xlarge", "--socket", str(socket_directory / "s"), "--ready-fd", str(is_ready))

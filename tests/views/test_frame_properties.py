@@ -91,6 +91,7 @@ def test_every_instance_type_fits_any_terminal(
     check(draw_dialog(page_drawn, dialog, UNICODE, width, height), width, height)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", NASTY)
 def test_text_from_elsewhere_neither_breaks_the_layout_nor_reaches_the_terminal_raw(text: str) -> None:
     snapshot = HOSTS["trn1.32xlarge", None]

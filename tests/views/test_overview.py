@@ -281,6 +281,7 @@ def test_the_scale_of_the_history_shows_small_changes(values: list[float], ends:
     assert value_range(values) == ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["idle", "steady", "ecc-burst"])
 def test_the_history_fills_the_lines_that_are_left_and_the_frame_ends_every_line(scenario: str) -> None:
     dashboard = Dashboard(StillFeed(snapshots(scenario=scenario)), DashboardSettings(), UNICODE)

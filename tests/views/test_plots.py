@@ -138,6 +138,7 @@ def test_a_past_that_is_loading_says_so(page: str) -> None:
     assert any("loading history" in line for line in lines(context)[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
 def test_the_heat_map_shows_who_the_others_wait_for(glyphs: Glyphs) -> None:
     drawn = lines(scene_of(range(1, 36), scenario="stuck-core", page="heatmap", glyphs=glyphs), height=38)

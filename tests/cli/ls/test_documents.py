@@ -150,6 +150,7 @@ def test_the_daemon_of_the_user_is_found_also_when_it_cannot_answer(
     assert "can't answer (shutting down)" in done.stderr
 
 
+@pytest.mark.slow
 def test_named_socket_beats_the_environment(neuron_ls: RunCommand, server: MonitorServer) -> None:
     done = neuron_ls("--socket", server.socket_path, NEURONTOOLS_SOCKET="/gone", NEURONTOOLS_SIMULATE="no-such-type")
     assert (done.stderr, done.returncode) == ("", 0)
@@ -258,6 +259,7 @@ def test_devices_are_listed_without_a_daemon(neuron_ls: RunCommand, tmp_path: Pa
         assert "Legend" in neuron_ls("-t").stdout
 
 
+@pytest.mark.slow
 def test_neuron_top_reads_devices_without_a_daemon_by_one_of_its_own(
     tree: DriverTree, clean_environment: dict[str, str]
 ) -> None:

@@ -186,6 +186,7 @@ def test_an_age_is_a_number_and_a_unit(text: str, seconds: float) -> None:
     assert parse_age(text) == seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "d", "-1d", "nan", "inf", "1e400", "1y", "١d", "9" * 30])
 def test_other_ages_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="--since"):

@@ -179,6 +179,7 @@ def test_holistic_trace_analysis_splits_it_into_compute_communication_and_idle(r
     assert {"COMPUTATION", "COMMUNICATION", "MEMORY"} <= kinds
 
 
+@pytest.mark.slow
 def test_a_trace_is_right_for_torch_and_has_a_track_a_core_and_arrows_from_each_launch(run: Run) -> None:
     from torch.profiler._trace_validator import validate_trace
 

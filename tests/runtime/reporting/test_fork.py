@@ -97,6 +97,7 @@ def run(tmp_path: Path, code: str, socket: str, *arguments: str) -> tuple[int, s
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_stopped", [False, True])  # then the reporter's thread waits for an answer nearly always
 def test_forks_among_busy_threads_neither_hang_nor_disturb(
     daemon: RestartedDaemon, tmp_path: Path, is_stopped: bool

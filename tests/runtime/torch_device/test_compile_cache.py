@@ -277,6 +277,7 @@ def test_a_graph_is_extracted_compiled_once_and_its_failure_remembered(run_scrip
     assert not (entry / "model.log").exists()
 
 
+@pytest.mark.slow
 def test_a_lock_that_was_left_means_nothing_and_one_that_is_held_is_waited_for(tmp_path: Path, start_rank: Any) -> None:
     """The kernel frees the lock of a rank however that ends, so this process stands for one that compiles."""
     end(start_rank(tmp_path / "first"))
@@ -384,6 +385,7 @@ def train(run_python: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
     return run
 
 
+@pytest.mark.slow
 def test_files_that_can_not_grow_cost_the_cache_for_as_long_and_not_the_training(train: Any, tmp_path: Path) -> None:
     _, expected = train(tmp_path / "roomy")
     for has_room_again in (False, True):

@@ -103,6 +103,7 @@ def changes() -> dict[str, Callable[[int, Any, Tensor, Any], Any]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", changes())
 def test_whatever_a_step_does_the_bits_are_those_of_the_cpu(xla: Any, name: str) -> None:
     expected = train("cpu", lambda: None, changes()[name])
@@ -216,6 +217,7 @@ def convolution_of(kind: Any, *arguments: Any, dimensions: int = 2, **keywords: 
     return lambda: (kind(*arguments, **keywords), torch.rand(2, arguments[0], *[5] * dimensions))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

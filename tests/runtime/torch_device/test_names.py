@@ -364,6 +364,7 @@ def computed(run_script: Callable[..., Any], tmp_path: Path) -> Callable[..., di
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bf16", "fp8_e4m3"])
 def test_auto_cast_rounds_the_inputs_of_products(computed: Callable[..., dict[str, torch.Tensor]], name: str) -> None:
     out = computed(f"NEURON_CC_FLAGS=--auto-cast matmult --auto-cast-type {name}")
@@ -372,6 +373,7 @@ def test_auto_cast_rounds_the_inputs_of_products(computed: Callable[..., dict[st
     assert torch.equal(out["w"], out["a"] * out["b"])
 
 
+@pytest.mark.slow
 def test_use_bf16_halves_the_bytes_and_rounds(computed: Callable[..., dict[str, torch.Tensor]]) -> None:
     out = computed("XLA_USE_BF16=1", "NEURON_RT_STOCHASTIC_ROUNDING_EN=0")
     assert out["z"].dtype is torch.float32
@@ -382,6 +384,7 @@ def test_use_bf16_halves_the_bytes_and_rounds(computed: Callable[..., dict[str, 
     assert full["bytes"] - out["bytes"] in range(tensors * 2 - 200, tensors * 2 + 200)
 
 
+@pytest.mark.slow
 def test_stochastic_rounding_of_a_run_is_reproducible_and_close(
     computed: Callable[..., dict[str, torch.Tensor]],
 ) -> None:

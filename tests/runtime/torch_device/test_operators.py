@@ -184,7 +184,7 @@ def executed_operators() -> set[str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("part", [pytest.param(n, marks=[] if n % 4 == 0 else pytest.mark.slow) for n in range(PARTS)])
+@pytest.mark.parametrize("part", [pytest.param(n, marks=[] if n % 12 == 0 else pytest.mark.slow) for n in range(PARTS)])
 def test_operators(xla: Any, part: int, verified: set[str]) -> None:
     names = [name for name in database() if name not in SKIPPED][part::PARTS]
     assert len(names) > 10

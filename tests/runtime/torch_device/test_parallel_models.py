@@ -87,6 +87,7 @@ def traced(llama: dict[str, Any], **options: Any) -> Any:
     return trace.parallel_model_trace(make, llama["inputs"], tp_degree=2, **options)
 
 
+@pytest.mark.slow
 def test_a_tensor_parallel_llama_computes_what_the_cpu_computes_also_in_another_process(
     llama: dict[str, Any], xla: Any, run_script: Run, tmp_path: Path
 ) -> None:

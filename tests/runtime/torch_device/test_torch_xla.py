@@ -238,6 +238,7 @@ def test_torch_xla_is_not_there_without_a_launcher(run_python: Callable[..., Any
     assert "ModuleNotFoundError: No module named 'torch_xla'" in run.stderr
 
 
+@pytest.mark.slow
 def test_a_real_torch_xla_wins_unless_ours_is_forced(run_script: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "torch_xla.py").write_text("print('the real one')")
     assert run_script("import torch_xla").stdout == "the real one\n"

@@ -107,6 +107,7 @@ def test_losses_and_parameters_equal_those_of_the_cpu(xla: Any, model: str, opti
     assert [i for i, (a, b) in enumerate(zip(expected, got, strict=True)) if not torch.equal(a, b)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [("xla:0",) * 3, ("xla:0", "xla:1", "xla:0", "xla:1")])
 def test_threads_train_whole_models_at_once(xla: Any, places: tuple[str, ...]) -> None:
     together = threading.Barrier(len(places))
@@ -197,7 +198,13 @@ def assert_same_bits(module: nn.Module, run: Callable[[nn.Module, Tensor], Any],
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("kind", RECURRENT)
-@pytest.mark.parametrize(("bidirectional", "batch_first", "bias"), list(itertools.product((False, True), repeat=3)))
+@pytest.mark.parametrize(
+    ("bidirectional", "batch_first", "bias"),
+    [
+        pytest.param(*choice, marks=[] if choice in ((False, False, True), (True, True, False)) else pytest.mark.slow)
+        for choice in itertools.product((False, True), repeat=3)
+    ],
+)
 def test_recurrent_layers(xla: Any, kind: str, bidirectional: bool, batch_first: bool, bias: bool) -> None:
     module = RECURRENT[kind](4, 5, 2, bidirectional=bidirectional, batch_first=batch_first, bias=bias, dropout=0.4)
     value = torch.randn(7, 3, 4)
