@@ -37,7 +37,12 @@ class Host:
         command = [sys.executable, "-m", "neurond", "--socket", self.socket, *self._flags, "--ready-fd", str(ready_end)]
         with self._log.open("ab") as log:
             process = subprocess.Popen(
-                command, pass_fds=[ready_end], stdout=log, stderr=log, env={**os.environ, **self._environment}
+                command,
+                pass_fds=[ready_end],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self._environment},
+                start_new_session=True,  # with a terminal, SIGHUP would end the daemon
             )
         os.close(ready_end)
         with os.fdopen(ready, "rb") as told:

@@ -123,7 +123,8 @@ def ends(seconds: float, random: Random, directory: Path) -> Outcome:
                     shown = client.ended(began_unix_seconds).processes[-_MOST_COMPARED:]
                 daemon.process.kill()
                 is_over.set()
-                most_a_second = max(most_a_second, sum(each.result() for each in endings) / wait_seconds)
+                attached_seconds = time.monotonic() - began
+                most_a_second = max(most_a_second, sum(each.result() for each in endings) / attached_seconds)
             daemon.process.wait()
             daemon.restart()
             with Client(daemon.socket) as client:
