@@ -17,6 +17,7 @@ from neurontools.client import Recording
 from neurontools.client.recording import KEY_EVERY, RecordingReader, RecordingWriter, new_recording
 from neurontools.rpc.wire import encode_string
 from neurontools.util.errors import UserError
+from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory, successful_attacks
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.still_feed import message_of, read_recording, snapshots, write_recording
 
@@ -144,6 +145,21 @@ def test_a_foreign_file_is_refused_with_the_reason_and_none_is_written_over(tmp_
     with pytest.raises(UserError, match="the file exists"):
         new_recording(str(tmp_path / "there"))
     assert (tmp_path / "there").read_text() == "keep me"
+
+
+@needs_two_users
+def test_another_user_neither_changes_a_recording_nor_sends_it_elsewhere() -> None:
+    with public_directory() as directory:
+        recorded = write_recording(directory / "recorded", snapshots("trn1.2xlarge")[:2])
+        assert successful_attacks(recorded) == []
+        assert len(read_recording(recorded)[0]) == 2
+        directory.chmod(0o1777)
+        target, planted = directory / "target", directory / "planted"
+        planted.symlink_to(target)
+        os.lchown(planted, HOSTILE, HOSTILE)
+        with pytest.raises(UserError, match="the file exists"):
+            new_recording(str(planted))
+        assert not target.exists()
 
 
 def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
