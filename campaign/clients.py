@@ -22,9 +22,12 @@ from campaign.population import Worker
 _TRAINING = """
 import torch, torch_xla.core.xla_model as xm
 device = xm.xla_device()
-weight = torch.ones(16, 16, device=device)
+model = torch.nn.Linear(16, 16).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 while True:
-    weight = (weight @ weight).clamp(max=1.0)
+    optimizer.zero_grad()
+    model(torch.ones(4, 16, device=device)).square().mean().backward()
+    optimizer.step()
     xm.mark_step()
 """
 _REQUEST = b"GET /top/overview HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n"
