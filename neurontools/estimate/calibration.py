@@ -83,13 +83,17 @@ ROWS_HELD, ROWS = 72, 75
 the runs of the same model, as `scripts/estimate-errors` computes."""
 
 
+def around(middle: float) -> Interval:
+    """Returns the interval of an unmeasured value: its middle, divided and multiplied by UNMEASURED_FACTOR."""
+    return Interval(middle / UNMEASURED_FACTOR, middle * UNMEASURED_FACTOR)
+
+
 def typical_seconds(overlapping: float, one_after_the_other: float) -> Interval:
     """Returns the step time of a model without measurements, around the geometric mean of two extremes.
 
     `overlapping` is the time of the longest part of the step, `one_after_the_other` the sum of all parts.
     """
-    middle = Interval(overlapping, one_after_the_other).middle
-    return Interval(middle / UNMEASURED_FACTOR, middle * UNMEASURED_FACTOR)
+    return around(Interval(overlapping, one_after_the_other).middle)
 
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "tf32": "tf32", "fp8": "float8_e4m3fn"}

@@ -14,11 +14,11 @@ from neurontools.estimate.calibration import (
     IMAGE_VCPU_SECONDS,
     LAUNCH_SECONDS,
     TENSOR_SECONDS,
-    UNMEASURED_FACTOR,
     UNMEASURED_TENSOR_SECONDS,
     Calibration,
     CalibrationRow,
     Interval,
+    around,
     typical_seconds,
 )
 from neurontools.estimate.counted_run import CountedRun
@@ -159,7 +159,7 @@ def step_time(run: CountedRun, hardware: InstanceHardware, calibration: Calibrat
         launches = run.executions * LAUNCH_SECONDS
         if run.family is ModelFamily.DECODER:
             host = Interval(launches, launches + run.tensors * TENSOR_SECONDS)
-            compute = Interval(DECODER_ETA / UNMEASURED_FACTOR, DECODER_ETA * UNMEASURED_FACTOR).inverse(peak_seconds)
+            compute = around(DECODER_ETA).inverse(peak_seconds)
             # The shares of the peak that decoders reach include the host, so its time is not added to them. Only a step
             # whose host may take longer than all of that has a higher end.
             total = Interval(
@@ -170,9 +170,8 @@ def step_time(run: CountedRun, hardware: InstanceHardware, calibration: Calibrat
                 ),
             )
         else:
-            launching = launches + run.tensors * UNMEASURED_TENSOR_SECONDS
-            host = Interval(launching / UNMEASURED_FACTOR, launching * UNMEASURED_FACTOR)
-            compute = Interval(peak_seconds, peak_seconds / BEST_ETA**2)
+            host = around(launches + run.tensors * UNMEASURED_TENSOR_SECONDS)
+            compute = Interval(peak_seconds, peak_seconds / BEST_ETA**2)  # the middle is the time at BEST_ETA
             total = typical_seconds(
                 overlapping(host.middle, compute.middle), one_after_the_other(host.middle, compute.middle)
             )

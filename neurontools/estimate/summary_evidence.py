@@ -33,7 +33,9 @@ def summary_verdict(document: Mapping[str, Any]) -> RunVerdict | None:
         changes = ranks[0][0].get("graph_changes") or [""]
         transferring = sum(_transfer_seconds(rank, each) for (rank, _), each in zip(ranks, evidence, strict=True))
         computing = sum(each.split.compute_seconds for each in evidence) - transferring
-        executed = [(None, computing, None), (Phase.COLLECTIVES, transferring, None)][: 2 if transferring else 1]
+        executed: list[tuple[Phase | None, float, None]] = [(None, computing, None)]
+        if transferring:
+            executed.append((Phase.COLLECTIVES, transferring, None))
         steps_total = max(int(parse_number(rank, "steps_total")) for rank, _ in ranks)
     except EstimateError:
         return None

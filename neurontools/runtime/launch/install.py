@@ -104,8 +104,8 @@ def _hook_spawned_processes(name: str) -> None:
         return command
 
     def ensure_running_with_device(self: Any) -> None:
-        # Newer Pythons import the script in the server before all other modules, so it would lack the device.
-        # Without its name here, each worker imports the script.
+        # In newer Pythons, the server imports the script before all other modules, and it would lack the device.
+        # Without `__main__` in this list, each worker imports the script itself, after the module `_FIRST_IMPORT`.
         others = [each for each in self._preload_modules if each not in (_FIRST_IMPORT, "__main__")]
         self._preload_modules = [_FIRST_IMPORT, *others]
         with _environment_default(DEVICE_VARIABLE, name):

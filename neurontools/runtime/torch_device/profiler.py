@@ -174,7 +174,7 @@ def _link(events: list[Any], operators: list[Any], profile: Profile, start_ns: i
         while position < len(windows) and windows[position][1] < event.time_range.start:
             position += 1
         if position < len(windows) and windows[position][0] <= event.time_range.start:
-            event.flops = 0  # those of an operator of the execution
+            event.flops = 0  # the operator of the execution has these FLOPs
             continue  # this event is a CPU kernel in an execution, not a call of the script
         calls[event.name].append(event)
     for each in operators:
