@@ -249,7 +249,7 @@ class Daemon:
                 async with asyncio.timeout_at(due):
                     await ending.wait()
                     return
-            await self._publisher.refresh()
+            await self._publisher.refresh(self._ticks.interval_seconds)
             self._dirty = False
             self._publisher.publish(whole=True)
             memory_trimmer.update(peers.closed_total, loop.time())
@@ -418,9 +418,9 @@ class SnapshotPublisher:
                 self._actions.close()
             self._actions = _finding_actions(after, self._audit)
 
-    async def refresh(self) -> None:
-        """Reads the devices. Waits for at most one interval."""
-        await self._refresher.refresh(self._interval_seconds)
+    async def refresh(self, patience_seconds: float) -> None:
+        """Reads the devices. Waits up to `patience_seconds` for their answer."""
+        await self._refresher.refresh(patience_seconds)
 
     def publish(self, *, whole: bool) -> None:
         """Takes and publishes a snapshot. `whole` marks the snapshot of a tick; only these enter the history."""
