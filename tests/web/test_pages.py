@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable
 from html import escape
+from pathlib import Path
 
 import pytest
 
@@ -13,16 +16,18 @@ from neurontools.fleet.summary import SummaryJob
 from neurontools.model import Severity
 from neurontools.views.screen import PAGES
 from neurontools.web.document import PageFrame, notice_document, page_document
-from neurontools.web.nodes import node
-from neurontools.web.page_query import PageQuery
+from neurontools.web.nodes import html, node
+from neurontools.web.page_query import PageQuery, parse_page_query
 from neurontools.web.page_views import FleetView, HostView
 from neurontools.web.privacy_filter import PrivacyFilter
 from tests.harness.fleet import live, lost
 from tests.harness.html_page import Element, html_tree
+from tests.harness.pictures import is_as_stored
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import snapshot_of
 from tests.harness.still_feed import StillFeed
 
+GOLDEN = Path(__file__).parent / "golden"
 NASTY = "<img src=x onerror=alert(1)>"
 SNAPSHOT = snapshot_of("trn1.2xlarge")
 
@@ -61,6 +66,28 @@ def test_a_page_has_the_landmarks_and_the_key_of_the_terminal(host: HostView, na
     assert keys == {each.key: each.title for each in PAGES}
     current = page.all("nav")[0].all("a", **{"aria-current": "page"})
     assert [link.text for link in current] == [each.title for each in PAGES if each.name == name]
+
+
+def test_each_page_is_as_stored(host: HostView, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All elements, texts and addresses: of a small host, a process, a device, 16 devices, and some hosts."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    simulated = ScenarioHost("trn1.2xlarge", "ecc-burst", neuroncores=2)
+    moments = [simulated.at(second) for second in range(1, 60, 3)]
+    small = HostView("/top/", lambda: StillFeed(moments), PrivacyFilter(shows_commands=True, shows_users=True))
+    small.start()
+    process = moments[-1].processes[0].pid
+    overview = PageQuery("overview")
+    title, content = small.draw(overview)
+    stored = [page_document("/top/", small.frame(overview, title), content, "1").decode()]
+    further = [f"{page.name}?" for page in PAGES[1:]] + ["overview?tree=1", f"processes?details={process}"]
+    stored += [html(small.draw(parse_page_query(*address.split("?")))[1]) for address in further]
+    stored.append(html(host.draw(PageQuery("topology", device=5))[1]))
+    hosts = of_users(shows_users=True)
+    stored += [html(hosts.draw(PageQuery("hosts", group=group, open="user=ada"))[1]) for group in ("", "user")]
+    lines = re.sub(r"(?=<(?:main|section|table|tr|li class|figure|dl|svg)\b)", "\n", "\n".join(stored))
+    shown = re.sub(r"every 5 s, [0-9:]{8}", "every 5 s, now", lines)
+    assert is_as_stored(shown, GOLDEN / "pages.html"), "pages.html differs; look at it, then UPDATE_GOLDEN=1 writes it"
 
 
 def test_the_overview_begins_with_problems_and_the_next_step(host: HostView) -> None:
