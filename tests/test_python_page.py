@@ -17,7 +17,7 @@ import pytest
 
 import neurontools
 from neurontools.client import connect
-from neurontools.client.recording import new_recording
+from neurontools.client.recording import RecordingWriter
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.waiting import run_to_end, wait_until
 
@@ -55,7 +55,7 @@ def place(daemon: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Where a reader tries the examples: his daemon is found, and his recording lies here."""
     monkeypatch.setenv("NEURONTOOLS_SOCKET", daemon.socket)
     monkeypatch.chdir(tmp_path)
-    writer = new_recording("run.rec")
+    writer = RecordingWriter("run.rec")
     with connect() as asked:
         for message in islice(asked.watch_messages(), 3):
             writer.write(message)

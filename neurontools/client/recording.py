@@ -33,9 +33,10 @@ from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import check_snapshot
 from neurontools.rpc.wire import decode_varint, encode_varint
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_PERMISSION, UserError
-from neurontools.util.terminal import escape_controls
+from neurontools.util.terminal import escape_controls, excerpt
 from neurontools.util.version import __version__
 
+_PRIVATE_MODE = 0o600  # snapshots have commands and users
 _LONGEST_HEADER_BYTES = 4096
 _LONGEST_VERSION = 9
 _LONGEST_LENGTH_BYTES = 6
@@ -243,10 +244,10 @@ KEY_EVERY = 600
 
 
 class RecordingWriter:
-    """Writes snapshots to a new file, without buffering. Thread-safe.
+    """Writes snapshots to a new file of mode 0600, without buffering. Thread-safe.
 
-    Raises OSError if the file cannot be created or written, ValueError after `close`. `count` is the number of
-    snapshots in the file, `bytes_written` its size.
+    Raises UserError if the file cannot be created. `write` raises OSError if the file cannot be written, ValueError
+    after `close`. `count` is the number of snapshots in the file, `bytes_written` its size.
     """
 
     def __init__(self, path: str) -> None:
@@ -255,14 +256,21 @@ class RecordingWriter:
         self.bytes_written = 0
         self._lock = threading.Lock()  # `close` and `write` may run in different threads at the same time
         self._compressor = MessageCompressor(KEY_EVERY)
-        # O_EXCL never overwrites a file, because an old recording cannot be recreated.
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         about = {
             "written_by": f"neuron-top {__version__}",
             "started_at_unix_seconds": round(time.time(), 3),
             "fields": _known_fields(),
         }
-        self._put(MAGIC + b" %d " % VERSION + json.dumps(about).encode() + b"\n")
+        try:
+            # O_EXCL never overwrites a file, because an old recording cannot be recreated.
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_MODE)
+            self._put(MAGIC + b" %d " % VERSION + json.dumps(about).encode() + b"\n")
+        except FileExistsError as error:
+            text = "the file exists; name a new one or remove it"
+            raise UserError(f"the recording {excerpt(path, 200)}: {text}", EXIT_FAILURE) from error
+        except OSError as error:
+            text = f"{error.strerror}; name a file that can be written"
+            raise UserError(f"the recording {excerpt(path, 200)}: {text}", EXIT_FAILURE) from error
 
     def write(self, message: bytes) -> None:
         """Appends a snapshot to the file; `message` is a reply of `Client.watch_messages`."""
@@ -295,13 +303,3 @@ class RecordingWriter:
         while rest:
             rest = rest[os.write(self._file, rest) :]
         self.bytes_written += len(data)
-
-
-def new_recording(path: str) -> RecordingWriter:
-    """Creates the file of `--record` and returns its writer. Raises UserError if the file cannot be created."""
-    try:
-        return RecordingWriter(path)
-    except FileExistsError as error:
-        raise UserError(f"--record {path}: the file exists; name a new one or remove it", EXIT_FAILURE) from error
-    except OSError as error:
-        raise UserError(f"--record {path}: {error.strerror}; name a file that can be written", EXIT_FAILURE) from error

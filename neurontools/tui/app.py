@@ -22,6 +22,7 @@ from neurontools.tui.dashboard_widget import DashboardScreen, DashboardWidget
 from neurontools.tui.settings import save_settings
 from neurontools.tui.terminal import ExitSignals, TypedAhead, exit_on_signals
 from neurontools.tui.textual_private import HandoverDriver, TerminalDriver, character_to_key, driver_class
+from neurontools.util.errors import UserError
 from neurontools.views.drawing.lines import THEMES
 
 _HEARTBEAT_SECONDS = 1.0
@@ -183,8 +184,8 @@ class NeuronTop(App[None]):
         path = Path.cwd() / time.strftime("neuron-top-%Y%m%d-%H%M%S.neurec")
         try:
             feed.recorder = RecordingWriter(str(path))
-        except OSError as error:
-            return f"no recording: {path} can't be written ({error.strerror})"
+        except UserError as error:
+            return str(error)
         return f"recording to {path}; R ends it"
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:

@@ -14,7 +14,7 @@ import pytest
 
 from neurontools import client
 from neurontools.client import Client, Closed, NoDaemon, Recording, TimedOut, connect, daemon_client
-from neurontools.client.recording import new_recording
+from neurontools.client.recording import RecordingWriter
 from neurontools.rpc import http2
 from neurontools.util.errors import EXIT_NO_DAEMON, EXIT_PERMISSION, UserError
 from tests.harness.raw_server import HEADERS, VALID, FrameReader, RawServer
@@ -165,7 +165,7 @@ def test_a_snapshot_of_a_moment_ago(shared_daemon: RunningDaemon) -> None:
 
 def test_a_recording_is_read_like_a_daemon(shared_daemon: RunningDaemon, tmp_path: Path) -> None:
     path = tmp_path / "run.rec"
-    writer = new_recording(str(path))
+    writer = RecordingWriter(str(path))
     taken = []
     with connect(shared_daemon.socket) as daemon:
         for message in daemon.watch_messages():

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.client import Recording
-from neurontools.client.recording import KEY_EVERY, RecordingReader, RecordingWriter, new_recording
+from neurontools.client.recording import KEY_EVERY, RecordingReader, RecordingWriter
 from neurontools.rpc.wire import encode_string
 from neurontools.util.errors import UserError
 from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory, successful_attacks
@@ -143,7 +143,7 @@ def test_a_foreign_file_is_refused_with_the_reason_and_none_is_written_over(tmp_
         assert told in str(refused.value)
     (tmp_path / "there").write_text("keep me")
     with pytest.raises(UserError, match="the file exists"):
-        new_recording(str(tmp_path / "there"))
+        RecordingWriter(str(tmp_path / "there"))
     assert (tmp_path / "there").read_text() == "keep me"
 
 
@@ -151,6 +151,7 @@ def test_a_foreign_file_is_refused_with_the_reason_and_none_is_written_over(tmp_
 def test_another_user_neither_changes_a_recording_nor_sends_it_elsewhere() -> None:
     with public_directory() as directory:
         recorded = write_recording(directory / "recorded", snapshots("trn1.2xlarge")[:2])
+        assert recorded.stat().st_mode & 0o777 == 0o600
         assert successful_attacks(recorded) == []
         assert len(read_recording(recorded)[0]) == 2
         directory.chmod(0o1777)
@@ -158,7 +159,7 @@ def test_another_user_neither_changes_a_recording_nor_sends_it_elsewhere() -> No
         planted.symlink_to(target)
         os.lchown(planted, HOSTILE, HOSTILE)
         with pytest.raises(UserError, match="the file exists"):
-            new_recording(str(planted))
+            RecordingWriter(str(planted))
         assert not target.exists()
 
 

@@ -281,7 +281,7 @@ def _open_feed(given: dict[str, str], path: str | None, interval_seconds: float)
         return ReplayFeed(given["replay"])
     feed = LiveFeed(path, interval_seconds)
     if "record" in given:
-        from neurontools.client.recording import new_recording
+        from neurontools.client.recording import RecordingWriter
 
-        feed.recorder = new_recording(given["record"])
+        feed.recorder = RecordingWriter(given["record"])
     return feed

@@ -129,9 +129,9 @@ class SnapshotSource:
         with ExitStack() as stack:
             recorder = None
             if self.record_to is not None:
-                from neurontools.client.recording import new_recording
+                from neurontools.client.recording import RecordingWriter
 
-                recorder = stack.enter_context(closing(new_recording(self.record_to)))
+                recorder = stack.enter_context(closing(RecordingWriter(self.record_to)))
             client = stack.enter_context(Client(self.socket_path))
             for message in [client.snapshot_message()] if once else client.watch_messages(self.interval_seconds):
                 try:
