@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from neurontools.faults.kinds import KINDS
 from neurontools.model import FaultState
 from neurontools.testing import SimulatedHost
 from tests.harness import framework_script, python_process
@@ -24,6 +27,9 @@ pytest.importorskip("torch")
 
 EXAMPLE = Path(__file__).parents[2] / "examples/train_resume.py"
 STEPS = 30
+FATAL = ("execution-unit-lost", "hang-compute", "numerical")
+"""Kinds that end a process in three ways: by a failed execution, by a time-out and by NaN in its results."""
+FATAL_VARIABLES = {"NEURON_RT_EXEC_TIMEOUT": "10", "NEURON_FAIL_ON_NAN": "1"}
 HEALED = "has the other's state"
 """What a replica of torchft says when it has taken that over; one of two does it when they begin."""
 
@@ -77,7 +83,7 @@ def start_replica(host: SimulatedHost, tmp_path: Path) -> Iterator[Callable[[int
 
         def start(core: int, name: str) -> subprocess.Popen[str]:
             script = [str(framework_script.SCRIPTS / "torchft_replica.py"), str(core), str(STEPS)]
-            own = {"TORCHFT_LIGHTHOUSE": address, "NEURON_RT_VISIBLE_CORES": str(core)}
+            own = {"TORCHFT_LIGHTHOUSE": address, "NEURON_RT_VISIBLE_CORES": str(core), **FATAL_VARIABLES}
             with (tmp_path / name).open("w") as output, (tmp_path / f"{name}.errors").open("w") as errors:
                 return begin(
                     ["-m", "neurontools.runtime", *script], env=environment | own, stdout=output, stderr=errors
@@ -93,6 +99,10 @@ def start_replica(host: SimulatedHost, tmp_path: Path) -> Iterator[Callable[[int
         assert lighthouse.stdout
         address = lighthouse.stdout.readline().strip()
         yield start
+
+
+def status_name(kind: str) -> str:
+    return f"NRT_{KINDS[kind].status.name}({int(KINDS[kind].status)})"
 
 
 def resumed_at(output: str) -> list[int]:
@@ -148,24 +158,62 @@ def test_restarts_do_not_help_against_what_outlives_the_process_and_a_healed_hos
     assert f"step {STEPS}: loss" in done.stdout
 
 
+def train_by_trainer(host: SimulatedHost, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Runs HuggingFace Trainer, which resumes from its latest checkpoint and writes one at each step."""
+    script = [str(framework_script.SCRIPTS / "hf_trainer.py"), str(directory), "latest"]
+    own = {"NEURON_RT_NUM_CORES": "1", "MAX_STEPS": "12", "SAVE_STEPS": "1", "HF_HUB_OFFLINE": "1", **FATAL_VARIABLES}
+    return subprocess.run(
+        [str(framework_script.PYTHON), "-m", "neurontools.runtime", *script],
+        env={**outside_of(host, directory), **own},
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
+    )
+
+
 @pytest.mark.long
-def test_a_replica_of_torchft_that_is_started_again_goes_on_with_the_state_of_the_other(
+def test_a_trainer_that_meets_fatal_faults_takes_each_step_once(host: SimulatedHost, tmp_path: Path) -> None:
+    whole, interrupted = tmp_path / "whole", tmp_path / "interrupted"
+    for directory in (whole, interrupted):
+        directory.mkdir()
+    assert train_by_trainer(host, whole).returncode == 0
+    steps = [0]
+    for kind in FATAL[1:]:  # each run costs 12 s of CPU
+        with host.fault(kind, core=0, after_executions=14):
+            done = train_by_trainer(host, interrupted)
+            assert done.returncode == 1, (kind, done.stderr[-3000:])
+            assert status_name(kind) in done.stderr
+            assert host.faults[0].met_total == 1
+        steps.append(len(list((interrupted / "checkpoints").glob("checkpoint-*"))))
+    done = train_by_trainer(host, interrupted)
+    assert done.returncode == 0, done.stderr[-3000:]
+    expected, found = (json.loads((directory / "0").read_text()) for directory in (whole, interrupted))
+    assert (found["history"], found["weights"]) == (expected["history"], expected["weights"])
+    assert all(before < after for before, after in pairwise(steps)), "each run got further before it failed"
+
+
+@pytest.mark.long
+def test_a_replica_of_torchft_that_meets_fatal_faults_takes_each_step_once(
     host: SimulatedHost, start_replica: Callable[[int, str], subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     def said(name: str) -> list[str]:
         return (tmp_path / name).read_text().splitlines()
 
-    with host.fault("execution-unit-lost", core=1, after_executions=17):
-        waiting, lost = start_replica(0, "waiting"), start_replica(1, "lost")
-        assert lost.wait(HANG_SECONDS) == 1
-        assert "NRT_EXEC_UNIT_UNRECOVERABLE(101)" in "".join(said("lost.errors"))
-        again = start_replica(1, "again")
-        assert again.wait(HANG_SECONDS) == 0, said("again.errors")
-        assert waiting.wait(HANG_SECONDS) == 0, said("waiting.errors")
-    assert said("again")[0] == HEALED
-    waited, before, after = ([line for line in said(each) if line != HEALED] for each in ("waiting", "lost", "again"))
+    waiting = start_replica(0, "waiting")
+    for kind in FATAL:
+        with host.fault(kind, core=1, after_executions=11):
+            assert start_replica(1, kind).wait(HANG_SECONDS) == 1, said(f"{kind}.errors")
+            assert status_name(kind) in "".join(said(f"{kind}.errors"))
+    again = start_replica(1, "again")
+    assert again.wait(HANG_SECONDS) == 0, said("again.errors")
+    assert waiting.wait(HANG_SECONDS) == 0, said("waiting.errors")
+    assert all(said(name)[0] == HEALED for name in (*FATAL[1:], "again"))
+    waited = [line for line in said("waiting") if line != HEALED]
     assert waited[:-1] == [f"step {step}" for step in range(1, STEPS + 1)]
-    assert [*before, *after] == waited, "the same weights, no step twice, and none left out"
+    others = [line for name in (*FATAL, "again") for line in said(name) if line != HEALED]
+    assert others == waited, "the same weights, no step twice, and none left out"
 
 
 @pytest.mark.slow

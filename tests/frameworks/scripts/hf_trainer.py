@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers.trainer_utils import get_last_checkpoint
 
 DROPOUT = float(os.environ.get("DROPOUT", "0"))
 IS_ON_CPU = os.environ.get("USE_TORCH_XLA") == "0"
@@ -43,13 +44,17 @@ dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), DROPOUT)
 config = GPT2Config(**sizes, **dropout, bos_token_id=0, eos_token_id=0)
 graphs = Graphs()
 arguments = TrainingArguments(
-    "checkpoints", max_steps=9, per_device_train_batch_size=4, gradient_accumulation_steps=2, logging_steps=1,
-    eval_strategy="steps", eval_steps=3, save_steps=3, report_to=[], disable_tqdm=True, use_cpu=IS_ON_CPU,
+    "checkpoints", max_steps=int(os.environ.get("MAX_STEPS", "9")), per_device_train_batch_size=4,
+    gradient_accumulation_steps=2, logging_steps=1, eval_strategy="steps", eval_steps=3,
+    save_steps=int(os.environ.get("SAVE_STEPS", "3")), report_to=[], disable_tqdm=True, use_cpu=IS_ON_CPU,
 )  # fmt: skip
 trainer = Trainer(
     GPT2LMHeadModel(config), arguments, train_dataset=Texts(1, 64), eval_dataset=Texts(2, 8), callbacks=[graphs]
 )
-trainer.train(resume_from_checkpoint=sys.argv[2] if len(sys.argv) > 2 else None)
+checkpoint = sys.argv[2] if len(sys.argv) > 2 else None
+if checkpoint == "latest":
+    checkpoint = get_last_checkpoint("checkpoints") if Path("checkpoints").is_dir() else None
+trainer.train(resume_from_checkpoint=checkpoint)
 history = [
     {key: row[key] for key in ("step", "loss", "grad_norm", "eval_loss") if key in row}
     for row in trainer.state.log_history
