@@ -42,7 +42,9 @@ def main(arguments: list[str]) -> int:
     # Otherwise torchrun leaves a directory for logs in /tmp. neuron-run removes its own directory at its end.
     logs = ["--log-dir", os.environ[SUMMARY_DIRECTORY]] if os.environ.get(SUMMARY_DIRECTORY) else []
     raise_on_interrupt()
-    options = ["--standalone", "--nproc-per-node", count, *logs, "-m", "neurontools.runtime"]
+    # torchrun would give the workers this host's name, for which they wait without end if it does not resolve.
+    address = ["--local-addr", "127.0.0.1"]
+    options = ["--standalone", *address, "--nproc-per-node", count, *logs, "-m", "neurontools.runtime"]
     try:
         run.run(run.parse_args([*options, *target]))
     except failed as error:

@@ -39,7 +39,7 @@ for value, target in pl.MpDeviceLoader(data, device):
     optimizer.zero_grad()
     torch.nn.functional.cross_entropy(model(value), target).backward()
     xm.optimizer_step(optimizer)
-line = " ".join(["arguments", *sys.argv[1:], str(xm.xrt_world_size())])
+line = " ".join(["arguments", *sys.argv[1:], str(xm.xrt_world_size()), os.environ.get("MASTER_ADDR", "alone")])
 os.write(1, f"{line}\\n".encode())  # in one piece: workers share the output
 sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
 """
@@ -79,7 +79,7 @@ def test_without_torch_the_next_step_is_one_line(tmp_path: Path) -> None:
 def test_a_script_with_its_arguments_and_its_summary(neuron_run: Run, tmp_path: Path) -> None:
     run = neuron_run("--simulate", "trn1.2xlarge", "--summary-json", "out.json", "-m", "script", "7", "--epochs")
     assert run.returncode == 7, run.stderr
-    assert run.stdout == "arguments 7 --epochs 1\n"
+    assert run.stdout == "arguments 7 --epochs 1 alone\n"
     summary = json.loads((tmp_path / "out.json").read_text())
     assert (summary["exit_code"], summary["workers"], summary["steps_total"], summary["samples_total"]) == (7, 1, 6, 30)
     assert (summary["instance_type"], summary["cores"]) == ("trn1.2xlarge", [0])
@@ -121,7 +121,7 @@ def test_workers_have_a_core_each(neuron_run: Run) -> None:
     )
     assert run.returncode == 0, run.stderr
     lines, _, document = run.stdout.partition("{")
-    assert lines == "arguments 2\n" * 2
+    assert lines == "arguments 2 127.0.0.1\n" * 2  # no name that the host may not resolve
     summary = json.loads("{" + document)
     assert (summary["workers"], summary["cores"], summary["samples_total"]) == (2, [0, 1], 60)
     assert summary["collective_bytes"] > 0
