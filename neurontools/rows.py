@@ -48,7 +48,7 @@ def scalars(snapshot: Snapshot, pid: int | None = None, *, prefix: str = "neuron
     figures = Figures(snapshot).process_figures(os.getpid() if pid is None else pid)
     if figures is None:
         return {}
-    part = process_part(figures, snapshot.taken_at_seconds)
+    part = process_part(figures, snapshot)
     found = {**asdict(part), **(asdict(part.training) if part.training is not None else {})}
     return {
         f"{prefix}{name}": float(value)

@@ -364,7 +364,15 @@ class SnapshotPublisher:
         self._interval_seconds = settings.interval_seconds
         self._clock = clock
         self._audit = audit
-        self._sampler = Sampler(host.source, host.allocator, host.load, settings.interval_seconds, roots, clock)
+        self._sampler = Sampler(
+            host.source,
+            host.allocator,
+            host.load,
+            settings.interval_seconds,
+            roots,
+            clock,
+            settings.device_max_watts,
+        )
         self._monotonic = monotonic
         self._refresher = SourceRefresher(host.source, monotonic)
         self._attributor = ProcessAttributor(proc_root)

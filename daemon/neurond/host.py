@@ -14,6 +14,7 @@ from neurond.faults import FaultEffects, FaultInjector
 from neurond.settings import Settings
 from neurond.sources import DeviceSource
 from neurond.sources.simulated import SimulatedSource, SyntheticLoad, simulated_shape
+from neurond.sources.simulated_power import SimulatedPower
 from neurond.system.clocks import SteadyClock
 from neurond.system.kernel_log import KernelLogReader
 from neurontools import catalog
@@ -54,7 +55,10 @@ def open_host(settings: Settings, on_ownership_change: Callable[[], None], clock
     load = _load(settings, allocator, instance_type) if settings.load else None
     reports_health = instance_type.family.generation >= FIRST_WITH_HEALTH
     faults = FaultInjector(allocator, FaultEffects(time.monotonic, clock.at), reports_health=reports_health)
-    source = SimulatedSource(instance_type, allocator, load.ecc if load else None, place, faults)
+    power = None
+    if settings.device_max_watts is not None:
+        power = SimulatedPower(shape, lambda: clock.at(time.monotonic()))
+    source = SimulatedSource(instance_type, allocator, load.ecc if load else None, place, faults, power)
     return WatchedHost(source, allocator, load, faults)
 
 

@@ -17,6 +17,7 @@ class Settings:
     history_bytes: int = 16 * 2**20
     log_level: str = "info"
     state_directory: str | None = None  # directory of the log of ended processes and the audit log; None: memory only
+    device_max_watts: float | None = None  # maximum power of a device; None: unknown
     group: str | None = None  # group that may use the sockets; None: only the daemon's user
     simulate: str | None = None  # instance type to simulate; None: the host's real devices
     ultraserver: str | None = None  # NAME:INDEX, the UltraServer and the node index of the simulated instance

@@ -413,6 +413,15 @@ def peak_flops_per_core(instance_type: str) -> float | None:
         return None
 
 
+@lru_cache(maxsize=8)
+def on_demand_usd_per_hour(instance_type: str) -> float | None:
+    """Returns the on-demand list price of an instance in US dollars per hour. None if unknown."""
+    try:
+        return load(instance_type).on_demand_usd_per_hour.value
+    except UnknownInstanceType:
+        return None
+
+
 def peak_flops_per_logical_core(instance_type: str, lnc: int | None = None) -> float | None:
     """Returns the bf16 peak of a logical core in operations per second.
 

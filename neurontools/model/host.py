@@ -147,6 +147,7 @@ class Instance:
     foreign_device_count: int = 0  # number of devices that the driver shows but this container may not use
     fileless_device_indices: tuple[int, ...] = ()  # indices of expected devices that have no device file
     ultraserver_node: UltraServerNode | None = None  # None if the host is not known to be part of an UltraServer
+    device_maximum_watts: float | None = None  # the maximum power of a device, as the administrator set it
 
     __repr__ = repr_of_fields(
         "instance_type", "instance_id", "device_count", "physical_cores_per_device", "logical_neuroncore_config"

@@ -105,6 +105,15 @@ class Process:
     advice: tuple[ScriptAdvice, ...] = ()  # advice on the training script, highest cost first
     served_models: tuple[ServedModel, ...] = ()  # models that the process runs for requests; empty if not reported
     recent_steps: RecentSteps | None = None  # recent step times; None if there are too few, or waits are not reported
+    power_ratio: float | None = None
+    """Share of the process in the power of its devices in the last full minute; 1.0 is one device at its maximum.
+
+    The driver measures power per device. The daemon divides it by the busy time of the cores, so a share is inferred.
+    None: the driver reports no power, or the busy time of a core on the device is unknown.
+    """
+
+    energy_full_power_seconds: float | None = None
+    """Energy of the process in the minutes that the daemon saw; 1.0 is one device at its maximum power for a second."""
 
     __repr__ = repr_of_fields("pid", "user", "command", "neuroncore_indices", "device_indices")
 

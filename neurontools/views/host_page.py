@@ -9,6 +9,7 @@ from neurontools.util import units
 from neurontools.util.formats import copy_fields
 from neurontools.util.units import sum_known
 from neurontools.util.version import __version__
+from neurontools.views.consumption import power_note, power_watts, watts_text
 from neurontools.views.drawing.glyphs import bar, stacked_bar
 from neurontools.views.drawing.lines import (
     Line,
@@ -42,8 +43,7 @@ def host_page(context: RenderContext, width: int, height: int) -> TextPage:
     room = height - len(page.lines) - _LEAST_TABLE_LINES
     page.add_lines(*_vcpu_section(context, width, max(1, (room - len(power)) * 2 // 3)))
     if power and height - len(page.lines) - len(power) - 1 >= _LEAST_TABLE_LINES:
-        note = "share of the maximum in the last full minute (min-max)"
-        page.add_lines(heading(context, "Power of devices", width, note), *power)
+        page.add_lines(heading(context, "Power of devices", width, power_note(context.snapshot)), *power)
     page.append_page(_traffic_section(context, width, height - len(page.lines)))
     return page
 
@@ -107,7 +107,10 @@ def _power_lines(context: RenderContext, width: int) -> list[Line]:
         runs: list[Run] = []
         for index, power in powers[first : first + across]:
             least, most = power.minimum_ratio * 100, power.maximum_ratio * 100
-            figure = f" {power.average_ratio * 100:5.1f}% ({least:.0f}-{most:.0f})"
+            watts = power_watts(power.average_ratio, context.snapshot.instance)
+            figure = f" {power.average_ratio * 100:5.1f}%" + (
+                f" ({least:.0f}-{most:.0f})" if watts is None else f" {watts_text(watts)}"
+            )
             part: list[Run] = [(f" ND{index:<3}", "label")]
             part += bar(power.average_ratio, max(0, cells - 6 - len(figure) - 1), context.glyphs)
             runs += fit((*part, (figure, "text")), cells)

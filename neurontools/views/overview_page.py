@@ -12,6 +12,7 @@ from neurontools.model.process import age_seconds, split_job_name
 from neurontools.util import units
 from neurontools.util.process_text import script_text
 from neurontools.util.units import ranges_text, sum_known
+from neurontools.views.consumption import power_mark
 from neurontools.views.drawing.core_grid import core_grid, grid_layout, grid_rows
 from neurontools.views.drawing.glyphs import stacked_bar
 from neurontools.views.drawing.heat_scale import load_style
@@ -217,7 +218,7 @@ def _power_texts(context: RenderContext) -> tuple[str, ...]:
     if not powers:
         return ()
     ratio, negative_index = max(powers)
-    return (f"power up to {units.percent_text(ratio, 0)} (ND {-negative_index})",)
+    return (f"power up to {units.percent_text(ratio, 0)} (ND {-negative_index}{power_mark(context.snapshot)})",)
 
 
 def vcpu_line(context: RenderContext, width: int) -> Line:

@@ -23,6 +23,7 @@ from neurontools.model.process import STEP_PARTS
 from neurontools.util import units
 from neurontools.util.process_text import HIDDEN
 from neurontools.util.units import day_text, ranges_text, sum_known
+from neurontools.views.consumption import consumption_facts
 from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.glyphs import bar
 from neurontools.views.drawing.lines import (
@@ -173,6 +174,7 @@ def process_facts(context: RenderContext, figures: ProcessFigures) -> list[tuple
                 f"of {units.bytes_text(process.resident_bytes)} resident"
             ),
         ),
+        *consumption_facts((process,), context.snapshot),
         *served_model_facts(process, context.glyphs, context.snapshot.taken_at_seconds),
         *_training_facts(figures),
         *((ADVICE, _advice_text(each)) for each in process.advice),

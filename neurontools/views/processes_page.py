@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from neurontools import catalog
-from neurontools.model import Process
+from neurontools.model import Process, Snapshot
 from neurontools.model.jobs import Rank, RunningJob
 from neurontools.model.process import age_seconds
 from neurontools.util import units
 from neurontools.util.units import max_known, sum_known
+from neurontools.views.consumption import consumption_facts
 from neurontools.views.drawing.figures import Figures, ProcessFigures
 from neurontools.views.drawing.heat_scale import load_style
 from neurontools.views.drawing.lines import (
@@ -195,7 +196,7 @@ def _footer(context: RenderContext, rows: list[JobRow], width: int) -> list[Line
     explained = f"MFU: FLOPS as a share of the {dtype} peak, {peak_text}"
     if len(name) + len(explained) + 6 > width:
         explained = f"MFU: share of the {dtype} peak"
-    facts = _job_facts(row) if row.rank is None else _process_facts(process)
+    facts = _job_facts(row, context.snapshot) if row.rank is None else _process_facts(process)
     command = clip(f" {printable(process.command, 2 * width) or 'command unknown'}", width, mark=True)
     return [
         heading(context, name, width, explained),
@@ -204,14 +205,16 @@ def _footer(context: RenderContext, rows: list[JobRow], width: int) -> list[Line
     ]
 
 
-def _job_facts(row: JobRow) -> str:
+def _job_facts(row: JobRow, snapshot: Snapshot) -> str:
     count, world = len(row.ranks), row.job.world_size
     here = f"{count} ranks" if world in (None, count) else f"{count} of {world} ranks"
     slowest = straggler_text(row.job)
     facts = f" {here}, Enter {'folds' if row.is_open else 'lists'} them"
     facts += "" if slowest == "-" else f", straggler: {slowest}"
     findings = (f"; {each.severity.name.lower()}: {printable(each.reason, 200)}" for each in row.job.findings)
-    return facts + "".join(findings)
+    processes = [rank.process for rank in row.ranks]
+    consumed = (f"; {text}" for _, text in consumption_facts(processes, snapshot))
+    return facts + "".join((*findings, *consumed))
 
 
 def _process_facts(process: Process) -> str:

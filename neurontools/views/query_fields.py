@@ -61,6 +61,8 @@ TFLOPS = DisplayUnit("TFLOPS", 1e12, 3)
 SECONDS = DisplayUnit("s", 1.0, 3)
 PER_SECOND = DisplayUnit("1/s", 1.0, 2)
 DOLLARS = DisplayUnit("USD", 1.0, 4)
+WATTS = DisplayUnit("W", 1.0, 1)
+KWH = DisplayUnit("kWh", 1.0, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +139,18 @@ def _list_price(row: QueryRow) -> float | None:
     """Returns the on-demand price of the instance in US dollars per hour; None if it is unknown."""
     from neurontools import catalog
 
-    try:
-        return catalog.load(row.snapshot.instance.instance_type).on_demand_usd_per_hour.value
-    except catalog.UnknownInstanceType:
-        return None
+    return catalog.on_demand_usd_per_hour(row.snapshot.instance.instance_type)
+
+
+def _consumed(name: str) -> Callable[[QueryRow], FieldValue]:
+    """Returns a function that reads a field of the consumption of the core's process."""
+
+    def value(row: QueryRow) -> FieldValue:
+        from neurontools.views.consumption import consumption
+
+        return None if row.process is None else getattr(consumption((row.process,), row.snapshot), name)
+
+    return value
 
 
 DEVICE_FIELDS = (
@@ -373,6 +383,22 @@ CORE_FIELDS = (
         SECONDS,
         "99th percentile",
         _read("process.total_latency.p99_seconds"),
+    ),
+    QueryField(
+        "process.power",
+        "process_power_ratio",
+        PERCENT,
+        "its share of the power of the last minute; 100 is one device at its maximum",
+        _consumed("power_ratio"),
+    ),
+    QueryField("process.watts", "process_power_watts", WATTS, "the same in watts", _consumed("power_watts")),
+    QueryField("process.energy", "process_energy_kwh", KWH, "its energy so far", _consumed("energy_kwh")),
+    QueryField(
+        "process.cost",
+        "process_cost_usd",
+        DOLLARS,
+        "list price of its cores for the time that it has held them",
+        _consumed("cost_usd"),
     ),
     QueryField("process.pod", "process_pod", PLAIN, "its pod", _read("process.attribution.pod_name")),
     QueryField(

@@ -35,6 +35,7 @@ from neurontools.model.process import age_seconds
 from neurontools.util.formats import copy_fields, csv_line, foreign_cell, json_text
 from neurontools.util.process_text import script_text
 from neurontools.util.units import optional_rfc3339_text, ranges_text, rfc3339_text
+from neurontools.views.consumption import consumption, power_watts
 from neurontools.views.drawing.figures import Figures, ProcessFigures
 from neurontools.views.host_page import user_and_system_ratios
 from neurontools.views.ls_reports import EndedRow, ended_row
@@ -92,6 +93,10 @@ class TopProcess:
     started_at: str | None
     attached_at: str | None
     job: str | None
+    power_ratio: float | None  # share of the power of its devices; 1.0 is one device at its maximum
+    power_watts: float | None
+    energy_kwh: float | None
+    cost_usd: float | None  # list price of its cores for the time that it has held them
     training: TopTraining | None
     operators: tuple[OperatorTime, ...]  # operators by time, longest first; the last, named "", sums up all others
     advice: tuple[ScriptAdvice, ...]  # advice from the runtime of this process, costliest first
@@ -99,12 +104,13 @@ class TopProcess:
     served_models: tuple[TopServedModel, ...]  # models that the process runs for requests
 
 
-def process_part(figures: ProcessFigures, now_seconds: float) -> TopProcess:
-    """Converts a process to its form in the document. `now_seconds` is the CLOCK_MONOTONIC time of its host."""
-    process = figures.process
+def process_part(figures: ProcessFigures, snapshot: Snapshot) -> TopProcess:
+    """Converts a process of the snapshot to its form in the document."""
+    process, now_seconds = figures.process, snapshot.taken_at_seconds
     latency = process.total_latency
     return copy_fields(
         TopProcess,
+        consumption((process,), snapshot),
         process,
         is_synthetic=process.synthetic,
         is_reporting=process.reporting,
@@ -209,6 +215,8 @@ class TopDevice:
     mem_ecc_uncorrected_total: int | None
     sram_ecc_corrected_total: int | None
     sram_ecc_uncorrected_total: int | None
+    power_average_ratio: float | None  # in the last full minute, of the maximum; simulated if the source is
+    power_average_watts: float | None
     health: str | None  # "ok", "notice", "warning" or "critical"; None: unknown
     findings: tuple[TopFinding, ...]
 
@@ -315,7 +323,7 @@ def top_document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDo
             )
             for core in figures.cores
         ),
-        processes=tuple(process_part(figure, snapshot.taken_at_seconds) for figure in chosen),
+        processes=tuple(process_part(figure, snapshot) for figure in chosen),
         jobs=tuple(
             _job_part(job, snapshot, figures.peak_flops_per_core)
             for job in figures.jobs
@@ -330,6 +338,7 @@ def top_document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDo
 def _device_part(figures: Figures, index: int, device: Device | None, found: health.Verdict | None) -> TopDevice:
     verdict = found or health.Verdict(index, is_known=False)
     ecc = EccCounters() if device is None else device.ecc
+    average = None if device is None or device.power is None else device.power.average_ratio
     return TopDevice(
         neuron_device=index,
         is_present=device is not None,
@@ -341,6 +350,8 @@ def _device_part(figures: Figures, index: int, device: Device | None, found: hea
         mem_ecc_uncorrected_total=ecc.mem_uncorrected_total,
         sram_ecc_corrected_total=ecc.sram_corrected_total,
         sram_ecc_uncorrected_total=ecc.sram_uncorrected_total,
+        power_average_ratio=average,
+        power_average_watts=power_watts(average, figures.snapshot.instance),
         health=verdict.severity_name,
         findings=tuple(map(_finding_part, verdict.findings)),
     )
@@ -477,6 +488,10 @@ class TopJob:
     compiling_for_seconds: float | None  # age of the oldest running compilation; None: none runs, or not reported
     finding_kinds: tuple[str, ...]  # kinds of the job's findings, most severe first
     is_synthetic: bool
+    power_ratio: float | None  # sums over the processes of the job on this host
+    power_watts: float | None
+    energy_kwh: float | None
+    cost_usd: float | None
 
 
 def _job_part(job: RunningJob, snapshot: Snapshot, peak_flops_per_core: float | None) -> TopJob:
@@ -485,6 +500,7 @@ def _job_part(job: RunningJob, snapshot: Snapshot, peak_flops_per_core: float | 
     processes = [rank.process for rank in job.ranks]
     return copy_fields(
         TopJob,
+        consumption(processes, snapshot),
         job,
         pids=tuple(process.pid for process in processes),
         ranks=tuple(rank.number for rank in job.ranks),

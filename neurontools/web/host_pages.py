@@ -15,6 +15,7 @@ from neurontools.model.health import count_devices_by_severity, group_alike, sen
 from neurontools.util import units
 from neurontools.util.units import clock_text, day_text, ranges_text
 from neurontools.util.version import __version__
+from neurontools.views.consumption import power_mark, power_note
 from neurontools.views.drawing.core_grid import owner_text
 from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.lines import printable
@@ -172,7 +173,9 @@ def _main_figures(context: RenderContext) -> Node:
         ),
     ]
     if powers:
-        facts.append(("Power", units.percent_text(max(powers), 0), "highest device, of its maximum"))
+        facts.append(
+            ("Power", units.percent_text(max(powers), 0), f"highest device, of its maximum{power_mark(snapshot)}")
+        )
     traffic = traffic_texts(host)
     return node("div", tiles(facts), node("p", "Traffic: ", ", ".join(traffic), class_="dim") if traffic else None)
 
@@ -495,8 +498,7 @@ def _host(context: RenderContext, _address: Address) -> Iterator[Node]:
             )
             for index, power in powers
         ]
-        note = "share of the maximum in the last full minute, with its range"
-        yield section("Power of devices", node("div", *bars, class_="vcpus"), name="power", note=note)
+        yield section("Power of devices", node("div", *bars, class_="vcpus"), name="power", note=power_note(snapshot))
     rows = traffic_rows(host)
     shown = table("Traffic", page_columns(TRAFFIC_COLUMNS), rows, "The daemon reports none.")
     yield section("Network, disks and EFA", shown, name="traffic")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neurond.allocator import CoreAllocator
+from neurond.snapshots.energy import EnergyMeter
 from neurond.snapshots.rates import RateCalculator
 from neurond.snapshots.sampler import build_process
 from neurond.sources.simulated import STEP_SECONDS, SimulatedSource, SyntheticLoad, simulated_shape
+from neurond.sources.simulated_power import SimulatedPower
 from neurond.verdicts.rule_evaluator import RuleEvaluator
 
 from neurontools import catalog
@@ -31,6 +33,7 @@ class ScenarioHost:
         neuroncores: int | None = None,
         place: tuple[str, int] | None = None,
         interval_seconds: float = 1.0,
+        device_max_watts: float | None = None,
     ) -> None:
         kind = catalog.load(instance_type)
         self.allocator = CoreAllocator(simulated_shape(kind, lnc))
@@ -46,14 +49,21 @@ class ScenarioHost:
         )
         for holding in self.allocator.leases:
             holding.attached_at_unix_seconds = STARTED_AT_UNIX_SECONDS
-        self.source = SimulatedSource(kind, self.allocator, self.load.ecc, place=place)
+        self._now_unix_seconds = STARTED_AT_UNIX_SECONDS
+        power = None
+        if device_max_watts is not None:
+            power = SimulatedPower(self.allocator.shape, lambda: self._now_unix_seconds)
+        self.source = SimulatedSource(kind, self.allocator, self.load.ecc, place=place, power=power)
+        self._device_max_watts = device_max_watts
         self._rates = RateCalculator()
+        self._energy = EnergyMeter()
         self.judge = RuleEvaluator()
         self._sequence = 0
 
     def at(self, seconds: float, *, frozen: bool = False) -> Snapshot:
         """The snapshot; `frozen`: the load stands still, as when every process is stopped."""
         now_seconds = STARTED_AT_SECONDS + seconds
+        self._now_unix_seconds = STARTED_AT_UNIX_SECONDS + seconds
         if not frozen:
             self.load.advance(now_seconds)
         self._sequence += 1
@@ -78,6 +88,7 @@ class ScenarioHost:
                 region="us-east-1",
                 ami_id="ami-0123456789abcdef0",
                 subnet_id="subnet-0123456789abcdef0",
+                device_maximum_watts=self._device_max_watts,
             ),
             devices=reading.devices,
             cores=reading.cores,
@@ -90,7 +101,7 @@ class ScenarioHost:
             daemon_version="0.0.0",
             daemon_pid=1,
         )
-        return self.judge.evaluate(self._rates.derive(snapshot, processes_read=True))
+        return self.judge.evaluate(self._energy.derive(self._rates.derive(snapshot, processes_read=True)))
 
 
 def _host(seconds: float) -> Host:

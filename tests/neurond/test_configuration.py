@@ -127,6 +127,7 @@ WRONG_LINES = [
     ("daemon.interval_seconds = nan", "input should be a finite number, not nan"),
     ("daemon.interval_seconds = inf", "input should be a finite number, not inf"),
     ("daemon.history_seconds = -1", f"{LEAST} 0, not -1"),
+    ("daemon.device_max_watts = 0", "input should be greater than 0, not 0"),
     ("daemon.history_bytes = 1.5", "input should be a valid integer, not 1.5"),
     ('daemon.log_level = "loud"', "input should be 'error', 'warning', 'info' or 'debug', not 'loud'"),
     ('daemon.listen = "x"', ADDRESS),

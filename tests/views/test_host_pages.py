@@ -161,7 +161,10 @@ def test_the_overview_tells_which_device_draws_most() -> None:
     drawing = replace(others[3], power=PowerUtilization(NOW, 0.4, 0.9, 0.7))
     quiet = replace(first, power=PowerUtilization(NOW, 0.0, 0.95, 0.1))
     known = replace(host, devices=(quiet, drawing, *others[4:]))
-    assert f"power up to 70% (ND {drawing.index})" in lines_of(vcpu_section(RenderContext.from_snapshot(known), 200))[0]
+    assert (
+        f"power up to 70% (ND {drawing.index}, simulated)"
+        in lines_of(vcpu_section(RenderContext.from_snapshot(known), 200))[0]
+    )
     unknown = replace(host, devices=tuple(others))
     assert "power" not in lines_of(vcpu_section(RenderContext.from_snapshot(unknown), 200))[0]
 

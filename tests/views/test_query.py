@@ -106,8 +106,9 @@ def test_every_field_can_be_asked_on_every_host() -> None:
 
 
 def test_json_names_tell_their_units() -> None:
-    units = {"MiB": "_bytes", "%": "_ratio", "TFLOPS": "_per_second", "1/s": "_per_second", "s": "_seconds"}
-    units |= {"USD": "_usd_per_hour", "": ""}
+    units: dict[str, tuple[str, ...]] = {"MiB": ("_bytes",), "%": ("_ratio",), "TFLOPS": ("_per_second",), "": ("",)}
+    units |= {"1/s": ("_per_second",), "s": ("_seconds",), "W": ("_watts",), "kWh": ("_kwh",)}
+    units |= {"USD": ("_usd", "_usd_per_hour")}
     names = [field.json_name for field in FIELDS.values()]
     assert len(set(names)) == len(names)
     for field in FIELDS.values():

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from neurond.allocator import CoreAllocator, CoreLease, CoreReport, HostShape
 from neurond.journal.accounts import Departure, reported_usage
+from neurond.snapshots.energy import EnergyMeter
 from neurond.snapshots.rates import RateCalculator
 from neurond.sources import DeviceSource
 from neurond.sources.simulated import SyntheticLoad
@@ -18,7 +19,17 @@ from neurond.system.host_metrics import HostReader
 from neurond.system.processes import JobReader, ProcessFacts, ProcessTable
 from neurontools.driver.environment import Roots
 from neurontools.driver.processes import OwnUsage
-from neurontools.model import CoreWork, Host, LoadedModel, NeuronCore, Process, ServedModel, Snapshot, SourceKind
+from neurontools.model import (
+    CoreWork,
+    Host,
+    Instance,
+    LoadedModel,
+    NeuronCore,
+    Process,
+    ServedModel,
+    Snapshot,
+    SourceKind,
+)
 from neurontools.util.version import __version__
 
 _MOST_ENDED = 256
@@ -40,6 +51,7 @@ class Sampler:
         interval_seconds: float,
         roots: Roots | None = None,
         clock: SteadyClock | None = None,
+        device_max_watts: float | None = None,
     ) -> None:
         roots = roots or Roots()
         self._source = source
@@ -51,6 +63,9 @@ class Sampler:
         self._table = ProcessTable(self._clock)
         self._jobs = JobReader(roots.proc)
         self._rates = RateCalculator()
+        self._energy = EnergyMeter()
+        self._device_max_watts = device_max_watts
+        self._read_instance = self._instance = source.instance
         self._sequence = 0
         self._host = Host()
         self._host_warnings: tuple[str, ...] = ()
@@ -95,7 +110,7 @@ class Sampler:
             taken_at_seconds=now_seconds,
             interval_seconds=self._interval_seconds,
             source=self._source.kind,
-            instance=self._source.instance,
+            instance=self._instance_now(),
             devices=reading.devices,
             cores=cores,
             processes=self._processes(now_seconds, found),
@@ -110,7 +125,15 @@ class Sampler:
             daemon_resident_bytes=self._own_cost.resident_bytes,
             injected_faults=reading.injected_faults,
         )
-        return self._rates.derive(snapshot, processes_read=whole)
+        return self._energy.derive(self._rates.derive(snapshot, processes_read=whole))
+
+    def _instance_now(self) -> Instance:
+        """Returns the instance with the configured power; the same object until the source changes its own."""
+        read = self._source.instance
+        if read is not self._read_instance or self._instance.device_maximum_watts != self._device_max_watts:
+            self._read_instance = read
+            self._instance = replace(read, device_maximum_watts=self._device_max_watts)
+        return self._instance
 
     def empty_snapshot(self) -> Snapshot:
         """Returns a snapshot without devices and processes, in place of one that could not be taken."""

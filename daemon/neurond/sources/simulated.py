@@ -15,6 +15,7 @@ from typing import TypeVar
 from neurond.allocator import CoreAllocator, CoreLease, CoreReport, DeviceMemoryExhausted, HostShape, RuntimeReport
 from neurond.faults import FaultInjector, with_ecc
 from neurond.sources import DeviceReading
+from neurond.sources.simulated_power import SimulatedPower
 from neurond.system.processes import ProcessFacts
 from neurontools import model
 from neurontools.catalog import Fact, InstanceType
@@ -27,6 +28,7 @@ from neurontools.model import (
     Instance,
     Job,
     NeuronCore,
+    PowerUtilization,
     SourceKind,
     StatusCounters,
     execution,
@@ -54,7 +56,8 @@ class SimulatedSource:
     """Simulates the devices of an instance type. The core allocator determines the owners of the cores.
 
     `ecc` returns a device's ECC counters; if it is None, only injected faults cause ECC errors. `place` has the ID of
-    an UltraServer and this node's index in it. `read` reuses the objects of unchanged cores and devices.
+    an UltraServer and this node's index in it. Without `power`, the devices report none. `read` reuses the objects of
+    unchanged cores and devices.
     """
 
     kind = SourceKind.SIMULATED
@@ -67,6 +70,7 @@ class SimulatedSource:
         ecc: Callable[[int], EccCounters] | None = None,
         place: tuple[str, int] | None = None,
         faults: FaultInjector | None = None,
+        power: SimulatedPower | None = None,
     ) -> None:
         self.instance = _instance(instance_type, allocator.shape)
         if place is not None:
@@ -77,6 +81,7 @@ class SimulatedSource:
         self._shape = allocator.shape
         self._ecc = ecc
         self._faults = faults
+        self._power = power
         self._shown_counters = list(allocator.counters)
         self._empty_cores = tuple(_empty_core(self._shape, index) for index in range(self._shape.core_count))
         self._cores = tuple(self._free_core(index) for index in range(self._shape.core_count))
@@ -144,9 +149,13 @@ class SimulatedSource:
             if core.owner_pid is not None:
                 stack = self._shape.stack_of(core.index)
                 used[stack] = used.get(stack, 0) + (core.memory.total_bytes or 0)
-        return _reuse(self._devices, tuple(self._device_now(device, used) for device in self._devices))
+        powers = [None] * len(self._devices) if self._power is None else self._power.read(self._cores)
+        return _reuse(
+            self._devices,
+            tuple(self._device_now(*each, used) for each in zip(self._devices, powers, strict=True)),
+        )
 
-    def _device_now(self, device: Device, used: dict[int, int]) -> Device:
+    def _device_now(self, device: Device, power: PowerUtilization | None, used: dict[int, int]) -> Device:
         ecc = self._ecc(device.index) if self._ecc else _NO_ECC
         health = None
         if self._faults is not None:
@@ -155,13 +164,13 @@ class SimulatedSource:
         first = device.index * self._shape.stacks_per_device
         used_bytes = [used.get(first + stack.index, 0) for stack in device.hbm_stacks]
         is_unchanged = used_bytes == [stack.used_bytes for stack in device.hbm_stacks]
-        if ecc == device.ecc and is_unchanged and health == device.reported_health:
+        if ecc == device.ecc and is_unchanged and health == device.reported_health and power is device.power:
             return device
         stacks = tuple(
             replace(stack, used_bytes=size_bytes)
             for stack, size_bytes in zip(device.hbm_stacks, used_bytes, strict=True)
         )
-        return replace(device, ecc=ecc, hbm_stacks=stacks, reported_health=health)
+        return replace(device, ecc=ecc, hbm_stacks=stacks, reported_health=health, power=power)
 
 
 def _reuse(before: tuple[T, ...], now: tuple[T, ...]) -> tuple[T, ...]:

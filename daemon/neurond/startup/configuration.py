@@ -135,6 +135,7 @@ class DaemonTable(_Table):
     listen: _ListenAddress | None = None
     kmsg: Annotated[str, AfterValidator(lambda path: path and _absolute(path))] | None = None
     kmsg_user_records: bool = False
+    device_max_watts: Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)] | None = None
 
 
 class SimulateTable(_Table):
@@ -356,6 +357,7 @@ FLAGS = {
     "daemon.interval_seconds": "--interval",
     "daemon.history_seconds": "--history",
     "daemon.log_level": "--log-level",
+    "daemon.device_max_watts": "--device-max-watts",
     "metrics.listen": "--metrics-listen",
     "metrics.otlp_endpoint": "--otlp-endpoint",
     "web.enabled": "--web",
@@ -505,6 +507,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--web", action="store_true", help="also serve neuron-top's pages for browsers, at /top/ on --metrics-listen")
     add("--otlp-endpoint", metavar="URL", help="send metrics over OTLP/HTTP to this URL; needs the extra otlp")
+    add(
+        "--device-max-watts",
+        metavar="WATTS",
+        type=float,
+        help="maximum power of a device, to show watts and kWh; simulated devices then have a simulated power",
+    )
     add("--log-level", choices=LOG_LEVELS, help="lowest level to log on stderr; default: info")
     add("--sysfs-root", metavar="DIR", help="read the driver's tree below this directory instead of /sys")
     add("--proc-root", metavar="DIR", help="look for processes below this directory instead of /proc")
