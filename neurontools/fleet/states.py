@@ -104,8 +104,10 @@ class HostGroup:
 
     @property
     def name(self) -> str:
-        """The name of the group, with its number of hosts; shown like a host name."""
-        return f"{self.value}, {len(self.states)} host{'s' if len(self.states) != 1 else ''}"
+        """The name of the group, with its number of hosts and of lost ones; shown like a host name."""
+        lost = sum(state.link is HostLink.LOST for state in self.states)
+        name = f"{self.value}, {len(self.states)} host{'s' if len(self.states) != 1 else ''}"
+        return f"{name}, {lost} lost" if 0 < lost < len(self.states) else name
 
 
 def grouping_choices(states: Iterable[HostState]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from neurontools.views.drawing.render_context import visible_top
 from neurontools.views.fleet_hosts import HostRow, cell_grid, host_columns, host_line, host_titles, worst_finding_text
 from neurontools.views.fleet_models import fleet_model_lines
 
-_MOST_NAME_CELLS, _LEAST_NAME_CELLS = 28, 8
+_MOST_NAME_CELLS, _LEAST_NAME_CELLS = 34, 8
 _ROOMY_HEIGHT = 16
 _KEYS = (
     ("q", "quit", "q"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -18,9 +20,11 @@ from neurontools.views.drawing.lines import THEMES, line_width, plain_text
 from neurontools.views.fleet_hosts import group_alike, list_rows
 from neurontools.views.fleet_page import FleetContext, fleet_lines, fleet_page, matches_filter
 from tests.harness.fleet import live, lost
+from tests.harness.pictures import is_as_stored
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import snapshot_of
 
+GOLDEN = Path(__file__).parent / "golden"
 IDLE = snapshot_of("trn1.32xlarge")
 BUSY = ScenarioHost("trn2.48xlarge", "steady")
 BUSY.at(29.0)
@@ -63,6 +67,19 @@ def test_it_fills_the_screen_exactly(size: tuple[int, int], glyphs: Glyphs) -> N
         text = "".join(text for line in page.lines for text, _ in line)
         assert text.isprintable()
         assert glyphs is UNICODE or text.isascii()
+
+
+def test_the_page_is_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At three widths, of hosts as they are and as groups, with a job that is slow; the last as it is printed."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    job = SummaryJob("slow", 4, 2, 8, 0.5, 2.5, 0.31, Severity.WARNING, "run", (0, 1, 8), state="compiling")
+    states = [*HOSTS[:4], live("second", AT_WORK, jobs=(replace(job, world_size=8),), job_count=1)]
+    grouped = replace(context(states), rows=list_rows(states, worst_first, "type"), group_by="type", filter_text="a")
+    pages = [fleet_page(context(states), 100, 24), fleet_page(context(states), 160, 30), fleet_page(grouped, 240, 40)]
+    lines = [plain_text(line).rstrip() for page in pages for line in page.lines]
+    lines += map(plain_text, fleet_lines(context(states, cursor=-1), 120))
+    assert is_as_stored("\n".join(lines), GOLDEN / "fleet.txt"), "fleet.txt differs; UPDATE_GOLDEN=1 writes it anew"
 
 
 def test_the_worst_is_above_and_the_lost_are_grey_with_their_age() -> None:
