@@ -454,6 +454,14 @@ def _script_style(_context: RenderContext, row: JobRow) -> str:
     return "text" if is_well else "warn"
 
 
+def _script_repeats_name(context: RenderContext, row: JobRow) -> bool:
+    """Returns whether the cell of the script begins with a part of the job's name and has no warning."""
+    title = split_job_name(row.job.name or "")[0]
+    script = script_text((row.rank or row.job.ranks[0]).process.command)
+    is_repeated = bool(script and title) and (title in script or script.split()[0] in title.split())
+    return is_repeated and _script_style(context, row) == "text"
+
+
 def _last_step_text(context: RenderContext, row: JobRow) -> str:
     at = (row.rank or row.job).last_step_at_seconds
     return units.short_duration_text(age_seconds(at, context.snapshot.taken_at_seconds))
@@ -523,9 +531,13 @@ def fitting_job_columns(context: RenderContext, rows: list[JobRow], width: int) 
             columns.append(column)
             used += column.cells + 1
     spare = width - used
-    name_cells = _LEAST_NAME + min(spare // 2, _LONGEST_NAME - _LEAST_NAME)
-    script_cells = _SCRIPT.cells + spare - (name_cells - _LEAST_NAME)
-    cells = {_NAME.title: name_cells, _SCRIPT.title: script_cells}
+    needed = max((width_of(_name_text(context, row)) for row in rows), default=0)
+    longer = min(needed, _LONGEST_NAME) - _LEAST_NAME  # cells that the names need beyond the least
+    if spare < longer and _SCRIPT in columns and all(_script_repeats_name(context, row) for row in rows):
+        columns.remove(_SCRIPT)
+        spare += _SCRIPT.cells + 1
+    longer = max(0, min(longer, spare))
+    cells = {_NAME.title: _LEAST_NAME + longer, _SCRIPT.title: _SCRIPT.cells + spare - longer}
     columns.sort(key=_COLUMNS.index)
     return [(column, cells.get(column.title, column.cells)) for column in columns]
 

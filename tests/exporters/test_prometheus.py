@@ -91,6 +91,10 @@ def with_everything() -> tuple[Snapshot, Snapshot]:
         synthetic=False,
         host_memory=model.HostMemory(tensors_bytes=4096),
         resident_bytes=1 << 20,
+        cpu_user_seconds_total=7.5,
+        cpu_system_seconds_total=1.875,
+        vcpu_user_ratio=0.5,
+        vcpu_system_ratio=0.125,
         attribution=model.Attribution("a" * 64, "trainer", "u", "pod-1", "ml", "77"),
         job=model.Job("torchrun exp1", 2, 4, "0123456789ab", 2, 2),
         training=TrainingCounters(**training),
@@ -167,7 +171,8 @@ def test_golden() -> None:
 def test_values_and_units(instance_type: str) -> None:
     host = ScenarioHost(instance_type, neuroncores=2)
     before, now = host.at(10), host.at(11)
-    now = replace(now, processes=tuple(replace(process, synthetic=False) for process in now.processes))
+    real = (replace(each, synthetic=False, vcpu_user_ratio=0.5, vcpu_system_ratio=0.125) for each in now.processes)
+    now = replace(now, processes=tuple(real))
     _, samples = parsed(exposed(now, before))
     process, core = now.processes[1], logical_cores(now)[1]
     assert len(core.cores) == (2 if instance_type == "trn2.3xlarge" else 1)

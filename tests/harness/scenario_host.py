@@ -92,10 +92,7 @@ class ScenarioHost:
             ),
             devices=reading.devices,
             cores=reading.cores,
-            processes=tuple(
-                replace(process, cpu_user_seconds_total=seconds * 0.5, cpu_system_seconds_total=seconds * 0.125)
-                for process in processes
-            ),
+            processes=processes,
             host=_host(seconds),
             synthetic_load=self.load.scenario,
             daemon_version="0.0.0",

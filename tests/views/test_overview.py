@@ -120,9 +120,26 @@ def test_processes_of_a_job_are_one_row_until_it_is_unfolded() -> None:
     assert "1 job of 8 processes" in text(SNAPSHOT)
     assert f"{PID + 3} rank 3 synthetic-3" in text(SNAPSHOT, 200, unfolded=frozenset({JOB}))
     assert "▸ bert, synthetic load steady" in text(of_all(tag="bert"), 200), "a tag that all ranks have"
-    launched = text(of_all(command="/opt/venv/bin/python3 -m neurontools.runtime /work/train.py --lr 0.1"))
+    launched = text(of_all(command="/opt/venv/bin/python3 -m neurontools.runtime /work/train.py --lr 0.1"), 160)
     assert "train.py --lr 0.1" in launched
     assert "python3" not in launched
+
+
+def test_a_name_is_whole_before_the_script_that_repeats_it() -> None:
+    name = "torchrun train_gpt_medium.py"
+    command = "python train_gpt_medium.py --layers 24"
+    processes = [replace(each, command=command, job=Job(name, rank)) for rank, each in enumerate(SNAPSHOT.processes)]
+    for width, has_script in ((120, False), (200, True)):
+        titles, row = (
+            next(
+                line for line in text(replace(SNAPSHOT, processes=tuple(processes)), width).splitlines() if part in line
+            )
+            for part in (" JOB ", "▸ torchrun")
+        )
+        assert f"▸ {name} " in row
+        assert ("SCRIPT" in titles, "--layers 24" in row) == (has_script, has_script)
+    other = text(of_all(job=Job(name), command="python evaluate.py"), 120)
+    assert "evaluate.py" in other
 
 
 def test_many_executions_a_second_are_told_in_fewer_digits_and_not_cut() -> None:
