@@ -43,8 +43,9 @@ def daemon(*flags: str) -> Iterator[Daemon]:
         socket = f"{directory}/n.sock"
         ready, ready_end = os.pipe()
         child = subprocess.Popen(
-            [sys.executable, "-m", "neurond", "--socket", socket, "--ready-fd", str(ready_end), "--exit-with-parent",
-             "--log-level", "error", *flags],
+            # Without --exit-with-parent, because such a daemon keeps the memory of its start.
+            [sys.executable, "-m", "neurond", "--socket", socket, "--ready-fd", str(ready_end), "--log-level", "error",
+             *flags],
             pass_fds=[ready_end],
         )  # fmt: skip
         os.close(ready_end)

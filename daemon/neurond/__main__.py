@@ -1,7 +1,8 @@
 """The command `neurond`.
 
 It runs in two stages in one process. The first stage validates flags and configuration, then replaces itself (execv)
-with the second stage, which serves. Thus the daemon does not keep the memory that validation took.
+with the second stage, which serves. Thus the daemon does not keep the memory that validation took. With
+--exit-with-parent, the first stage serves itself.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ import os
 import sys
 
 from neurontools.util.command_lifecycle import run_command, run_module
+
+TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
+if TYPE_CHECKING:
+    from neurond.settings import Settings
 
 _SETTINGS = "_NEUROND_SETTINGS"
 
@@ -23,24 +28,25 @@ def fleet_sim() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    settings = os.environ.pop(_SETTINGS, None)
-    if settings is not None:
-        return _serve(settings)
+    text = os.environ.pop(_SETTINGS, None)
+    if text is not None:
+        from neurond.settings import Settings
+
+        return _serve(Settings.from_json(text))
     from neurond.startup.configuration import settings_from
 
-    daemon_settings = settings_from(arguments)
-    if daemon_settings is not None:
-        os.environ[_SETTINGS] = daemon_settings.to_json()
+    settings = settings_from(arguments)
+    if settings is None:
+        return 0
+    if not settings.exit_with_parent:  # a daemon of one command ends soon, so a fast start counts more than memory
+        os.environ[_SETTINGS] = settings.to_json()
         # -P keeps Python from importing modules of the current directory.
         command = [sys.executable, *_interpreter_flags(), "-P", "-m", "neurond", *arguments]
         os.execv(sys.executable, command)  # noqa: S606
-    return 0
+    return _serve(settings)
 
 
-def _serve(text: str) -> int:
-    from neurond.settings import Settings
-
-    settings = Settings.from_json(text)
+def _serve(settings: Settings) -> int:
     if settings.metrics_listen is None and settings.otlp_endpoint is None:
         from neurontools.util.light_imports import import_without
 

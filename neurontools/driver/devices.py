@@ -7,7 +7,6 @@ import stat
 from dataclasses import dataclass
 
 from neurontools import catalog
-from neurontools.catalog import DeviceFamily, InstanceType
 from neurontools.driver import sysfs_files
 from neurontools.driver.environment import Roots
 from neurontools.driver.sysfs_files import read_text, read_whole_file
@@ -16,6 +15,7 @@ from neurontools.util.terminal import excerpt
 
 TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
 if TYPE_CHECKING:
+    from neurontools.catalog import DeviceFamily, InstanceType
     from neurontools.driver.sysfs_layout import FileLocator
 
 

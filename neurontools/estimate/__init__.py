@@ -5,11 +5,15 @@ estimate keeps counted values, list prices and estimated values apart. The packa
 does no I/O except on the given files.
 """
 
-from neurontools.estimate.calibration import Calibration, CalibrationRow, Interval, read_rows
-from neurontools.estimate.counted_run import CountedRun, EstimateError
-from neurontools.estimate.estimate import Estimate, estimate
-from neurontools.estimate.inference import CountedModel, InferenceEstimate, counted_models, estimate_inference
-from neurontools.estimate.instances import Price, read_prices
+from neurontools.util.light_imports import lazy_names
+
+TYPE_CHECKING = False  # replaces typing.TYPE_CHECKING, whose import takes several milliseconds
+if TYPE_CHECKING:
+    from neurontools.estimate.calibration import Calibration, CalibrationRow, Interval, read_rows
+    from neurontools.estimate.counted_run import CountedRun, EstimateError
+    from neurontools.estimate.inference import CountedModel, InferenceEstimate, counted_models, estimate_inference
+    from neurontools.estimate.instances import Price, read_prices
+    from neurontools.estimate.training import Estimate, estimate
 
 __all__ = [
     "Calibration",
@@ -27,3 +31,13 @@ __all__ = [
     "read_prices",
     "read_rows",
 ]
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        __all__,
+        "counted_run",
+        "instances",
+        "calibration",
+        "training",
+        "inference",
+    )

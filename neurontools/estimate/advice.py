@@ -13,17 +13,12 @@ from typing import Any
 
 from neurontools.estimate.calibration import Interval
 from neurontools.estimate.counted_run import CountedRun, EstimateError
-from neurontools.estimate.estimate import StepTime, step_time
 from neurontools.estimate.instances import InstanceHardware
 from neurontools.estimate.report import dollars
+from neurontools.estimate.training import StepTime, step_time
 from neurontools.profile.analysis.verdict import RunVerdict
 from neurontools.util.terminal import escape_controls
 from neurontools.util.units import duration_text
-
-IGNORED_RULES = "NEURONTOOLS_IGNORE_ADVICE"
-"""Environment variable with the names of rules to skip while a script runs, separated by commas, or `all`."""
-
-EVERY_RULE = "all"
 
 DEFAULT_INSTANCE_TYPE = "trn1.32xlarge"
 """Has the peak rates to use if a summary names no instance type."""

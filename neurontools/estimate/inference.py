@@ -9,9 +9,9 @@ from typing import Any
 
 from neurontools.estimate.calibration import Interval
 from neurontools.estimate.counted_run import EstimateError, parse_number, parse_ranks
-from neurontools.estimate.estimate import WhatIf, WhatIfKind, instance_usd
 from neurontools.estimate.families import ModelFamily, family_of
 from neurontools.estimate.instances import InstanceHardware, Price, list_prices
+from neurontools.estimate.training import WhatIf, WhatIfKind, instance_usd
 
 _LARGEST_BATCH = 64  # the batches of published rows reach 16
 _LEAST_GAIN = 1.05  # a smaller gain of throughput is no reason for a larger batch

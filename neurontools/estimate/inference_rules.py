@@ -7,8 +7,8 @@ from typing import Any
 
 from neurontools.estimate.advice import DEFAULT_INSTANCE_TYPE, Advice, EffectBasis, Truth
 from neurontools.estimate.counted_run import EstimateError
-from neurontools.estimate.estimate import WhatIf, WhatIfKind
 from neurontools.estimate.inference import InferenceEstimate, counted_models, estimate_inference
+from neurontools.estimate.training import WhatIf, WhatIfKind
 
 LEAST_EXECUTIONS = 10
 """Fewest executions of the model with the most FLOPs for which there is advice."""

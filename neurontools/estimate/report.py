@@ -20,9 +20,9 @@ from neurontools.estimate.calibration import (
     Interval,
 )
 from neurontools.estimate.counted_run import CountedRun
-from neurontools.estimate.estimate import NOT_PREDICTED, Estimate, PeerMeasurement, TrainingCost, WhatIf
 from neurontools.estimate.families import ModelFamily
 from neurontools.estimate.instances import ON_DEMAND, Price
+from neurontools.estimate.training import NOT_PREDICTED, Estimate, PeerMeasurement, TrainingCost, WhatIf
 from neurontools.util.formats import Column, ascii_table
 from neurontools.util.units import UNKNOWN, count_text, duration_text, flops_text, iec_bytes_text, percent_text
 from neurontools.util.units import counted as number_of

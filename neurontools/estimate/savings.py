@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from neurontools.estimate.advice import RunFacts, Saving
 from neurontools.estimate.calibration import Interval
-from neurontools.estimate.estimate import WhatIfKind, what_ifs
 from neurontools.estimate.instances import list_prices
+from neurontools.estimate.training import WhatIfKind, what_ifs
 
 COLLECTIVE_SECONDS = Interval(58e-6, 300e-6)
 """The latency of a small collective. Source: AWS's guide to nccom-test."""

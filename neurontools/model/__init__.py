@@ -123,11 +123,11 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(
         __name__,
         __all__,
-        "snapshot",
-        "device",
-        "process",
-        "serving",
-        "host",
-        "execution",
+        "execution",  # each module imports only modules above it, so a name loads no more than it needs
         "finding",
+        "host",
+        "device",
+        "serving",
+        "process",
+        "snapshot",
     )

@@ -1,7 +1,7 @@
 """Converts between the model and the messages of the gRPC API, by field name.
 
-When this module is imported, it makes a plan for each dataclass and checks that model and proto have the same fields.
-To add a metric, add a field to the dataclass and to neuron.proto; nothing here changes.
+The first conversion of a dataclass makes its plan, which checks that model and proto have the same fields. To add a
+metric, add a field to the dataclass and to neuron.proto; nothing here changes.
 """
 
 from __future__ import annotations
@@ -322,6 +322,3 @@ def snapshot_on_demand(message: neuron_pb2.Snapshot) -> model.Snapshot:
 @cache
 def _on_demand() -> _Plan:
     return _Plan(model.Snapshot, frozenset((model.Process, model.LoadedModel)))
-
-
-_plan(model.Snapshot)  # runs at import, so that a mismatch of model and proto is found early

@@ -12,11 +12,10 @@ from operator import attrgetter
 from typing import Any
 
 from neurontools.profile import SourceLine
-from neurontools.profile.analysis import RunReport
 from neurontools.profile.analysis.evidence import profile_evidence
 from neurontools.profile.analysis.memory import MemoryPeak
 from neurontools.profile.analysis.operators import GraphUse, OperatorUse
-from neurontools.profile.analysis.report import RankReport
+from neurontools.profile.analysis.report import RankReport, RunReport
 from neurontools.profile.analysis.steps import NS_PER_SECOND, SlowStep, TimeSplit
 from neurontools.profile.analysis.topology import LinkKind, LinkUse, RankPlace
 from neurontools.profile.analysis.verdict import Bound, RunVerdict, find_verdict

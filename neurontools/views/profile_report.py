@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from neurontools.profile import SourceLine
-from neurontools.profile.analysis import RunReport
 from neurontools.profile.analysis.evidence import profile_evidence
 from neurontools.profile.analysis.memory import LineMemory
 from neurontools.profile.analysis.named_spans import NamedSpanUse
@@ -21,7 +20,7 @@ from neurontools.profile.analysis.operators import (
     seconds_by_engine,
     source_text,
 )
-from neurontools.profile.analysis.report import CollectiveUse, RankReport
+from neurontools.profile.analysis.report import CollectiveUse, RankReport, RunReport
 from neurontools.profile.analysis.steps import SlowStep
 from neurontools.profile.analysis.topology import LinkKind, LinkUse, Place, Topology
 from neurontools.profile.analysis.verdict import RunVerdict, find_verdict

@@ -7,7 +7,6 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 
 from neurontools.profile import Profile
-from neurontools.profile.analysis import RunReport
 from neurontools.profile.analysis.evidence import profile_evidence
 from neurontools.profile.analysis.memory import levels_over_time
 from neurontools.profile.analysis.operators import (
@@ -17,7 +16,7 @@ from neurontools.profile.analysis.operators import (
     seconds_by_engine,
     source_text,
 )
-from neurontools.profile.analysis.report import RankReport
+from neurontools.profile.analysis.report import RankReport, RunReport
 from neurontools.profile.analysis.steps import (
     NS_PER_SECOND,
     PART_NAMES,

@@ -42,6 +42,10 @@ def imported(*command: object) -> set[str]:
             {"inspect", "typing", "neurontools.model.snapshot", "neurontools.catalog", "subprocess"} | LIBRARIES,
         ),
         (("-m", "neurontools.cli.profile.command", "show", "%"), LIBRARIES),
+        (
+            ("-m", "neurontools.cli.run.command", "--help"),
+            {"importlib.metadata", "neurontools.catalog", "neurontools.estimate", "neurontools.model"} | LIBRARIES,
+        ),
     ],
 )
 def test_nothing_slow_is_imported(

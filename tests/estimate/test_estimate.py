@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools.estimate import Calibration, CalibrationRow, CountedRun, EstimateError, Interval, estimate
-from neurontools.estimate.estimate import step_time
 from neurontools.estimate.instances import InstanceHardware
+from neurontools.estimate.training import step_time
 from tests.harness.counted_runs import GIB, counted, summary
 
 TRN1 = "trn1.32xlarge"

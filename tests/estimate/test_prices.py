@@ -22,10 +22,10 @@ from neurontools.estimate.calibration import (
     ROWS_HELD,
     UNMEASURED_TENSOR_SECONDS,
 )
-from neurontools.estimate.estimate import peer_measurement, training_cost
 from neurontools.estimate.instances import Price, list_prices
 from neurontools.estimate.parallelism import scale_run
 from neurontools.estimate.report import dollars, estimate_document, format_estimates, peer_document
+from neurontools.estimate.training import peer_measurement, training_cost
 from tests.harness.counted_runs import GIB, counted, summary
 from tests.harness.paths import ROOT
 

@@ -8,8 +8,8 @@ import pytest
 
 from neurontools.estimate.rules import RULES
 from neurontools.profile import read_directory
-from neurontools.profile.analysis import build_report
 from neurontools.profile.analysis.evidence import profile_evidence
+from neurontools.profile.analysis.report import build_report
 from neurontools.profile.analysis.verdict import find_verdict
 from tests.harness.neuron_run import neuron_run, summary_of
 from tests.harness.training_scripts import BEGINNING, LOOP, TRAINED

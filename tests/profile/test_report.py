@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from neurontools import catalog
 from neurontools.profile import ColumnTable, Engine, Profile, ProfileState, Span, SpanKind, SpanTotal, TrainingStep
-from neurontools.profile.analysis import build_report
 from neurontools.profile.analysis.comparison import compare
 from neurontools.profile.analysis.evidence import profile_evidence
 from neurontools.profile.analysis.memory import levels_over_time
 from neurontools.profile.analysis.operators import FlameFrame, build_flame_tree, largest_uses, seconds_by_engine
-from neurontools.profile.analysis.report import latest_run
+from neurontools.profile.analysis.report import build_report, latest_run
 from neurontools.profile.analysis.steps import TimeSplit, group_steps, latest_steps_timeline, slowest_steps, step_times
 from neurontools.profile.analysis.topology import LinkKind, find_topology
 from neurontools.profile.analysis.verdict import Bound, find_verdict

@@ -32,7 +32,7 @@ from neurontools.diagnose.host_checks import (
 from neurontools.model import Severity, Snapshot, health
 from neurontools.model.health import finding_location
 from neurontools.rpc import socket_path
-from neurontools.runtime.launch.import_hook import SUPPORTED_TORCH
+from neurontools.runtime.launch.torch_version import SUPPORTED_TORCH
 from neurontools.util.errors import UserError
 from neurontools.util.formats import json_text
 from neurontools.util.terminal import escape_controls

@@ -43,9 +43,9 @@ from neurontools.cli.run.terminal import (
     relay_output,
     run_neuron_top,
 )
-from neurontools.diagnose.results import EXIT_TEST_FAILED
-from neurontools.diagnose.table import LEVELS
 from neurontools.driver.environment import (
+    EVERY_RULE,
+    IGNORED_RULES,
     INSPECT_ENABLE,
     INSPECT_OUTPUT_DIRECTORY,
     NUM_CORES,
@@ -57,9 +57,8 @@ from neurontools.driver.environment import (
     logical_neuroncore_config,
 )
 from neurontools.driver.neuron_runtime import InvalidProfileSteps, parse_profile_steps, parse_visible_cores
-from neurontools.estimate.advice import EVERY_RULE, IGNORED_RULES
 from neurontools.rpc import socket_path
-from neurontools.runtime.launch import import_hook
+from neurontools.runtime.launch.torch_version import require_torch
 from neurontools.util import signals
 from neurontools.util.command_lifecycle import run_command, write_stderr, write_stderr_lines
 from neurontools.util.errors import EXIT_UNHEALTHY, EXIT_USAGE, UserError
@@ -122,9 +121,9 @@ def finish_profiles(environment: dict[str, str], began_ns: int) -> None:
 _COMMAND = "neuron-run"
 _INTERPRETER = re.compile(r"python[\d.]*")  # srun and mpirun, for example, need it before the script
 _MOST_WORKERS = 1024
-_HIGHEST_DIAG_LEVEL = LEVELS[-1]
 _PROGRESS_SECONDS = 0.5
 _MOST_ADVICE = 3
+_NOTHING_FOUND = "advice: nothing found, or fewer than ten steps"
 _END_SECONDS = 30.0
 _ESTIMATE_OPTIONS = (
     *("calibrate", "prices", "samples", "shapes-only", "workers", "batch"),
@@ -162,7 +161,7 @@ def _run_neuron_run(arguments: list[str]) -> int:
     if "summary-json" in given:
         summary.check_summary_path(given["summary-json"])
     estimates = _estimate_request(given)
-    import_hook.require_torch()
+    require_torch()
     named, instance_type = choose_daemon(given, os.environ, reads_only=False)
     if "export-sysfs" in given and instance_type is None:
         raise UserError("--export-sysfs is for a simulated host; add --simulate TYPE", EXIT_USAGE)
@@ -175,7 +174,7 @@ def _run_neuron_run(arguments: list[str]) -> int:
         environment[SHAPES_ONLY] = "1"
     if "no-advice" in given or "ignore" in given:
         environment[IGNORED_RULES] = given.get("ignore", EVERY_RULE)
-    diag_level = whole_option(given, "diag", None, 1, _HIGHEST_DIAG_LEVEL)
+    diag_level = _diag_level(given)
     if "top" in given:
         find_neuron_top()
     with contextlib.ExitStack() as stack:
@@ -202,8 +201,18 @@ def _run_neuron_run(arguments: list[str]) -> int:
         return _run_script(_script_command(given, workers, script), given, environment, directory, poll, estimates)
 
 
+def _diag_level(given: dict[str, str]) -> int | None:
+    if "diag" not in given:
+        return None
+    from neurontools.diagnose.table import LEVELS
+
+    return whole_option(given, "diag", None, LEVELS[0], LEVELS[-1])
+
+
 def _require_good_devices(level: int, environment: dict[str, str]) -> None:
     """Runs neuron-diag. Raises UserError if a test fails. If the health is unknown, says so and returns."""
+    from neurontools.diagnose.results import EXIT_TEST_FAILED
+
     command = [sys.executable, "-m", "neurontools.cli.diag.command", "--level", str(level)]
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
     if done.returncode:
@@ -232,6 +241,11 @@ def _print_advice(given: dict[str, str], document: dict[str, Any]) -> None:
     """Prints the advice and adds it to the summary `document`. With --quiet, prints only if --advise is given."""
     if "no-advice" in given:
         return
+    if not summary.can_have_advice(document):  # do not import the rules, which takes 0.2 s
+        document["verdict"], document["advice"] = None, []
+        if "advise" in given:
+            write_stderr_lines(f"\n{_NOTHING_FOUND}")
+        return
     from neurontools.estimate.advice import format_advice
     from neurontools.estimate.rules import find_advice
     from neurontools.estimate.summary_evidence import summary_verdict
@@ -246,7 +260,7 @@ def _print_advice(given: dict[str, str], document: dict[str, Any]) -> None:
     if found and ("advise" in given or "quiet" not in given):
         write_stderr_lines("\n" + text.rstrip("\n"))
     elif "advise" in given:
-        write_stderr_lines(f"\n{text}advice: nothing found, or fewer than ten steps")
+        write_stderr_lines(f"\n{text}{_NOTHING_FOUND}")
 
 
 def _ignored_rules(given: dict[str, str]) -> frozenset[str]:

@@ -69,6 +69,12 @@ def combine_workers(
     return document
 
 
+def can_have_advice(document: dict[str, Any]) -> bool:
+    """Returns whether the run has training steps, matrix multiplications or traced models, which the rules need."""
+    has_counts = any(document[name] for name in ("steps_total", "flop_total"))
+    return has_counts or any(worker.get("traced_models") for worker in document["ranks"])
+
+
 def _per_second(workers: list[dict[str, Any]], total: str, steps_per_second: float | None) -> float | None:
     """Returns the growth per second of the counter `total` of all workers in steady-state training; None if unknown."""
     a_step = []
@@ -146,6 +152,8 @@ def _served_rows(workers: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 def _cost_text(document: dict[str, Any]) -> str | None:
     """Formats the estimated cost of 1,000 steps on real hardware. Returns None if it is unknown."""
+    if not document["steps_total"]:
+        return None
     from neurontools.estimate import CountedRun, EstimateError, estimate
     from neurontools.estimate.report import dollars
 
@@ -253,9 +261,9 @@ class EstimateRequest:
     def of_run(self, summary: dict[str, Any], *, lists_unpredicted: bool = False) -> str:
         """Returns the estimate as text, or the reason why there is none. Adds the estimate to `summary`."""
         from neurontools.estimate import CountedRun, EstimateError, estimate
-        from neurontools.estimate.estimate import peer_measurement
         from neurontools.estimate.parallelism import scale_run
         from neurontools.estimate.report import estimate_document, format_estimates, peer_document
+        from neurontools.estimate.training import peer_measurement
 
         today = datetime.now(UTC).date()
         try:

@@ -3,6 +3,3 @@
 The analyses are pure functions of `Profile`s. Times are seconds on the device that the profile names. FLOPs and bytes
 are exact integers. None means unknown.
 """
-
-from neurontools.profile.analysis.report import RunReport as RunReport
-from neurontools.profile.analysis.report import build_report as build_report

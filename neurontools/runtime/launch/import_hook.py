@@ -15,10 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType, ModuleType
 
-from neurontools.runtime.reporting.stderr_lines import warn_once
-from neurontools.util.errors import UserError
-from neurontools.util.terminal import escape_controls
-
 TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
 if TYPE_CHECKING:
     from importlib.metadata import DistributionFinder
@@ -35,8 +31,6 @@ VERSIONS = {
 
 Lightning, transformers and others choose their API calls by `importlib.metadata.version("torch_xla")`.
 """
-SUPPORTED_TORCH = "2.13"
-"""The device uses private parts of torch, which may change in any minor version; pyproject.toml lists them."""
 is_spawned_worker = False
 """True in processes that multiprocessing spawns, which take NeuronCores at their first use of the device."""
 is_installing = False
@@ -323,21 +317,3 @@ def _supported_modules(package: str) -> list[str]:
     return sorted(name for name in (*names, *aliases) if "._" not in name and not name.endswith("__init__")) or [
         package
     ]
-
-
-def require_torch() -> None:
-    """Raises UserError if torch is not installed. Does not import torch."""
-    if find_spec("torch") is None:
-        raise UserError(
-            f"PyTorch is not installed for {escape_controls(sys.executable)}; run pip install 'neurontools[runtime]'"
-        )
-
-
-def warn_of_other_torch(version: str) -> None:
-    """Warns once if torch's minor version differs from the supported version. The device may still work."""
-    if version.split(".")[:2] != SUPPORTED_TORCH.split("."):
-        warn_once(
-            "torch version",
-            f"torch {version} is not the supported version {SUPPORTED_TORCH}; if something fails, "
-            f"install torch=={SUPPORTED_TORCH}.*",
-        )

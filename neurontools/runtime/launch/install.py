@@ -19,6 +19,7 @@ from typing import Any
 from neurontools.driver.environment import SUMMARY_DIRECTORY, is_shapes_only
 from neurontools.runtime.launch import import_hook
 from neurontools.runtime.launch.device_name import DEVICE_VARIABLE, choose_device_name, explain_other_name
+from neurontools.runtime.launch.torch_version import require_torch, warn_of_other_torch
 from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 from neurontools.util.errors import UserError
 from neurontools.util.terminal import escape_controls
@@ -39,13 +40,13 @@ def install_runtime(
     The content of `script`, a path or the source itself, decides the device name (see
     `neurontools.runtime.launch.device_name`). Unless `takes_cores_now`, the first use of the device takes the cores.
     """
-    import_hook.require_torch()
+    require_torch()
     import_hook.install_finder(environment)
     import_hook.is_installing = True
     try:
         import torch
 
-        import_hook.warn_of_other_torch(torch.__version__)  # warns before imports that may fail with this torch
+        warn_of_other_torch(torch.__version__)  # warns before imports that may fail with this torch
         from neurontools.runtime.execution.shapes_only import create_parameters_on_device
         from neurontools.runtime.launch.device_registration import (
             before_report_hooks,

@@ -20,9 +20,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 
 from neurontools.driver.neuron_runtime import InvalidProfileSteps
-from neurontools.profile import read_profile
 from neurontools.profile.chunks import SUFFIX
-from neurontools.profile.formats.outputs import worker_name, write_outputs
 from neurontools.profile.writer import ProfileStream, ProfileWriter
 from neurontools.rpc.profile_protocol import ACCEPTED, ProfileOptions, encode_failure
 from neurontools.runtime.capture.replay import replayer
@@ -237,6 +235,9 @@ class ProfileSession:
         self._close()
         if self._closed is None:
             return
+        from neurontools.profile import read_profile
+        from neurontools.profile.formats.outputs import write_outputs
+
         (recorder, writer), self._closed = self._closed, None
         recorded, dropped = recorder.totals.recorded, sum(writer.dropped.values())
         lost = f", the oldest {dropped} of its events dropped" if dropped else ""
@@ -282,6 +283,8 @@ class ProfileSession:
             self._close()
 
     def _start(self) -> None:
+        from neurontools.profile.formats.outputs import worker_name
+
         metadata = worker.metadata()
         directory = self._wanted.directory
         self._path = directory / f"{worker_name(metadata)}{SUFFIX}"

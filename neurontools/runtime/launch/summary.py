@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
-from neurontools.estimate.advice import EVERY_RULE, IGNORED_RULES
+from neurontools.driver.environment import EVERY_RULE, IGNORED_RULES
 from neurontools.model import ScriptAdvice, ServedModel
 from neurontools.model.execution import latency_percentiles
 from neurontools.runtime.counting.metrics import call_sites, metrics

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.profile import Profile, SpanKind, read_directory
-from neurontools.profile.analysis import build_report
+from neurontools.profile.analysis.report import build_report
 from tests.harness import python_process
 from tests.harness.chromium import PROGRAM, chromium
 from tests.harness.command import calls

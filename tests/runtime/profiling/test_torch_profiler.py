@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from neurontools.profile import read_directory
-from neurontools.profile.analysis import build_report
+from neurontools.profile.analysis.report import build_report
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.lines import plain_text
 from neurontools.views.profile_report import profile_page

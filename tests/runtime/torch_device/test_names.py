@@ -23,7 +23,7 @@ from neurontools.runtime.launch.device_name import (
     device_name,
     other_name_message,
 )
-from neurontools.runtime.launch.import_hook import SUPPORTED_TORCH
+from neurontools.runtime.launch.torch_version import SUPPORTED_TORCH
 from neurontools.runtime.programs.compiler import CompilerFlags, InvalidCompilerFlags, parse_compiler_flags
 from neurontools.runtime.programs.numerics import (
     NEAREST,

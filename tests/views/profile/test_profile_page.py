@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from neurontools.profile import Profile, SourceLine
-from neurontools.profile.analysis import build_report
 from neurontools.profile.analysis.comparison import compare
 from neurontools.profile.analysis.operators import build_flame_tree
+from neurontools.profile.analysis.report import build_report
 from neurontools.util.formats import Markup, element, escape_markup
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.lines import THEMES, ascii_only, line_width, plain_text
