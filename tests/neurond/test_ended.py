@@ -516,6 +516,18 @@ def test_a_process_that_lets_its_cores_go_lives_on_and_snapshots_show_it(shared_
         assert told in {each for snapshot in client.history() for each in snapshot.ended}
 
 
+def test_each_attachment_of_a_process_that_lives_on_is_told_of_however_fast_they_follow(
+    shared_daemon: RunningDaemon,
+) -> None:
+    tags = {f"one of many {number}" for number in range(100)}
+    for tag in tags:
+        attachment = Attachment(shared_daemon)
+        attachment.attach(core_count=1, tag=tag)
+        attachment.close()
+    with Client(shared_daemon.socket) as client:
+        wait_until(lambda: tags <= {each.tag for each in client.ended().processes})
+
+
 def test_what_a_process_reported_last_is_in_however_short_it_was(shared_daemon: RunningDaemon) -> None:
     def report(seconds: float, used_bytes: int) -> pb.Report:
         memory = pb.DeviceMemory(tensors_bytes=used_bytes)

@@ -330,15 +330,16 @@ def _refuse(connection: socket.socket, reason: str) -> None:
 # parent has waited for it.
 _CHECK_AFTER_SECONDS = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
 _LIVES_ON_AFTER_SECONDS = 1.0
-_MOST_TOKENS = 64  # attachments of one living process whose end is still to be reported; the oldest is dropped
+_MOST_TOKENS = 64  # attachments of one living process that wait for its end
 
 
 class ExitWatch:
     """Waits until a process has ended, and calls `on_end` with its exit status for each added token.
 
     A process may live for long after it detached: the teardown of torch takes seconds. If the process still lives
-    _LIVES_ON_AFTER_SECONDS after `add`, calls `on_end` with this fact too. At the limits of its user, the watch ends
-    then. Owns `pidfd`, which may be -1 (none); the end of the process then stays unknown.
+    _LIVES_ON_AFTER_SECONDS after `add`, or adds more than _MOST_TOKENS, calls `on_end` with this fact too. At the
+    limits of its user, the watch ends then. Owns `pidfd`, which may be -1 (none); the end of the process then stays
+    unknown.
     """
 
     def __init__(
@@ -374,7 +375,11 @@ class ExitWatch:
             return
         self._timers[token] = self._loop.call_later(_LIVES_ON_AFTER_SECONDS, self._lives_on, token)
         if len(self._timers) > _MOST_TOKENS:
-            self._cancel(self._timers.pop(next(iter(self._timers))))
+            oldest = next(iter(self._timers))
+            timer = self._timers.pop(oldest)
+            if timer is not None:
+                timer.cancel()
+                self._on_end(oldest, ProcessOutcome(lives_on=True))
 
     def is_of_living_process(self) -> bool:
         return self._pidfd >= 0 and not has_ended(self._pidfd)
