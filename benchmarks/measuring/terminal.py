@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -20,6 +21,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[2]))
+from tests.harness.terminal_screen import TerminalScreen
+
 COLUMNS, LINES = 200, 50
 _QUERIES = (
     (re.compile(rb"\x1b\[0?c"), b"\x1b[?62;22c"),
@@ -27,10 +31,8 @@ _QUERIES = (
     (re.compile(rb"\x1b\[\?2026\$p"), b"\x1b[?2026;2$y"),
     (re.compile(rb"\x1b\]11;\?(\x07|\x1b\\)"), b"\x1b]11;rgb:0000/0000/0000\x1b\\"),
 )
-_SEQUENCE = re.compile(
-    r"\x1b(?:\[([0-?]*)[ -/]*([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[@-Z\\-_=>78])"
-)
 _FULL_RATIO = 0.8
+_SOON_SECONDS = 5.0
 _ANSWER_SECONDS = 2.0
 
 
@@ -101,16 +103,19 @@ class Session:
         known = [seconds for seconds in answers if seconds is not None]
         return statistics.median(known) if known else None
 
-    def first_frame_seconds(self, until_seconds: float) -> float:
-        """Returns the seconds from the start until 80 % as many cells are filled as at `until_seconds`."""
-        text = b""
-        parts = [(at, data) for at, data in self._parts if at < until_seconds]
-        target = _FULL_RATIO * _filled(b"".join(data for _, data in parts).decode("utf-8", "ignore"))
-        for at, data in parts:
-            text += data
-            if _filled(text.decode("utf-8", "ignore")) >= target:
-                return at
-        return until_seconds
+    def first_frame_seconds(self) -> float:
+        """Returns the seconds from the start until the screen has 80 % as many filled cells as after 5 s.
+
+        Later screens would be a worse standard, because the plots of a monitor fill more and more cells.
+        """
+        parts = [(at, data) for at, data in self._parts if at < _SOON_SECONDS]
+        screen, decode = TerminalScreen(COLUMNS, LINES), codecs.getincrementaldecoder("utf-8")("ignore").decode
+        filled = []
+        for _, data in parts:
+            screen.feed(decode(data))
+            filled.append(screen.filled_cells)
+        least = _FULL_RATIO * filled[-1]
+        return next(at for (at, _), cells in zip(parts, filled, strict=True) if cells >= least)
 
     def close(self) -> None:
         """Ends the program."""
@@ -122,41 +127,13 @@ class Session:
         os.close(self._terminal)
 
 
-def _filled(text: str) -> int:
-    """Returns the number of cells that are filled after this output."""
-    cells: set[tuple[int, int]] = set()
-    row = column = position = 0
-    while position < len(text):
-        if text[position] == "\x1b":
-            match = _SEQUENCE.match(text, position)
-            if match is None:
-                position += 1
-                continue
-            if match[2] == "H":
-                numbers = [int(part or 1) for part in (match[1] or "1;1").split(";")]
-                row, column = numbers[0] - 1, (numbers[1] if len(numbers) > 1 else 1) - 1
-            elif match[2] == "J":
-                cells.clear()
-            position = match.end()
-            continue
-        if text[position] > " ":
-            cells.add((row, column))
-        elif text[position] == " ":
-            cells.discard((row, column))
-        if text[position] == "\n":
-            row, column = row + 1, 0
-        elif text[position] == "\r":
-            column = 0
-        else:
-            column += 1
-        position += 1
-    return len(cells)
-
-
 @contextlib.contextmanager
-def session(command: list[str]) -> Iterator[Session]:
-    """Runs a program with empty settings during a block."""
+def session(command: list[str], btop_settings: str = "") -> Iterator[Session]:
+    """Runs a program during a block, with no settings but these of btop."""
     with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "btop", "btop.conf")
+        file.parent.mkdir()
+        file.write_text(btop_settings)
         running = Session(command, directory)
         try:
             yield running

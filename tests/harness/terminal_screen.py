@@ -1,12 +1,14 @@
-"""A small terminal emulator: just what neuron-top, Textual and neuron-run write."""
+"""A small terminal emulator: just what neuron-top, Textual, neuron-run, btop and htop write."""
 
 from __future__ import annotations
 
 import re
 
 _SEQUENCE = re.compile(
-    r"\x1b(?:\[([0-?]*)[ -/]*([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[@-Z\\-_=>78])"
+    r"\x1b(?:\[([0-?]*)[ -/]*([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[()*+].|[@-Z\\-_=>78])"
 )
+_MOVES = {"A": (-1, 0), "B": (1, 0), "C": (0, 1), "D": (0, -1)}
+"""Rows and columns by which a cursor sequence moves, by the last character of the sequence."""
 
 
 class TerminalScreen:
@@ -45,13 +47,25 @@ class TerminalScreen:
             self._column = 0
 
     def _sequence(self, parameters: str, final: str) -> None:
-        if final == "H":
-            numbers = [int(part or 1) for part in (parameters or "1;1").split(";")]
+        if final in ("H", "f"):
+            numbers = [max(1, int(part or 1)) for part in (parameters or "1;1").split(";")]
             self._row, self._column = numbers[0] - 1, (numbers[1] if len(numbers) > 1 else 1) - 1
+        elif final in ("G", "d"):
+            number = max(1, int(parameters or 1)) - 1
+            self._row, self._column = (number, self._column) if final == "d" else (self._row, number)
+        elif final in _MOVES:
+            rows, columns = _MOVES[final]
+            count = max(1, int(parameters or 1))
+            self._row, self._column = max(0, self._row + rows * count), max(0, self._column + columns * count)
         elif final == "J" or (final == "h" and parameters == "?1049"):
             self.rows = [[" "] * self.width for _ in range(self.height)]
         elif final == "K" and self._row < self.height:
             self.rows[self._row][self._column :] = [" "] * (self.width - self._column)
+
+    @property
+    def filled_cells(self) -> int:
+        """The number of cells that do not hold a space."""
+        return sum(len(row) - row.count(" ") for row in self.rows)
 
     @property
     def text(self) -> str:
