@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from math import isfinite, nan
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
@@ -373,8 +373,7 @@ class Series:
         """
         if not self._count:
             return ()
-        found = self._steps(TREND_STEP_SECONDS, partial(CoreDownsampler, TREND_STEP_SECONDS), TREND_STEP_SECONDS)
-        latest = int(self._samples[self._count - 1].at_seconds // TREND_STEP_SECONDS)
+        found, latest = self._trend_steps
         cache = self._samples.cache
         earlier = cache.get((first, count, length, latest))
         if earlier is None:
@@ -385,6 +384,13 @@ class Series:
             cache[first, count, length, latest] = earlier
         step = found.get(latest)
         return *earlier, None if step is None else mean_of_cores(step, first, count)
+
+    @cached_property
+    def _trend_steps(self) -> tuple[dict[int, CoreStep], int]:
+        """The time steps of the trends, and the number of the last one."""
+        empty = partial(CoreDownsampler, TREND_STEP_SECONDS)
+        latest = int(self._samples[self._count - 1].at_seconds // TREND_STEP_SECONDS)
+        return self._steps(TREND_STEP_SECONDS, empty, TREND_STEP_SECONDS), latest
 
     def _steps(self, key: object, empty: Callable[[], Downsampler[_Step]], step_seconds: float) -> dict[int, _Step]:
         """Returns the time steps of a downsampler. The last step includes only samples up to the displayed time."""
@@ -405,7 +411,7 @@ def mean_of_cores(step: CoreStep, first: int, count: int) -> float | None:
     """Returns the mean utilization of `count` physical cores from index `first`; None if all are unknown."""
     if count == 1:
         return step.means[first] if first < len(step.means) else None
-    return mean_known(value for value in step.means[first : first + count])
+    return mean_known(step.means[first : first + count])
 
 
 @dataclass(slots=True)

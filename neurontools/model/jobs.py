@@ -141,12 +141,12 @@ class RunningJob:
     @property
     def utilization_ratio(self) -> float | None:
         """Mean utilization of the job's cores; None if unknown for all of them."""
-        return mean_known(core.utilization_ratio for core in self.cores)
+        return mean_known([core.utilization_ratio for rank in self.ranks for core in rank.cores])
 
     @property
     def flops_per_second(self) -> float | None:
         """Total FLOPS of the job's cores; None if unknown for all of them."""
-        return sum_known(core.flops_per_second for core in self.cores)
+        return sum_known([core.flops_per_second for rank in self.ranks for core in rank.cores])
 
     def mfu_ratio(self, peak_flops_per_core: float | None) -> float | None:
         """Returns the FLOPS of the job's cores as a ratio of their peak; None if the FLOPS or the peak are unknown."""
@@ -156,7 +156,7 @@ class RunningJob:
     @property
     def device_memory_bytes(self) -> int | None:
         """Device memory in use on the job's cores, in bytes; None if unknown for all of them."""
-        return sum_known(core.memory.total_bytes for core in self.cores)
+        return sum_known([core.memory.total_bytes for rank in self.ranks for core in rank.cores])
 
     @property
     def steps_per_second(self) -> float | None:
@@ -191,7 +191,7 @@ class RunningJob:
     @property
     def last_execution_at_unix_seconds(self) -> float | None:
         """Unix time when the last execution on the job's cores finished."""
-        return _latest(rank.last_execution_at_unix_seconds for rank in self.ranks)
+        return _latest([core.last_execution_at_unix_seconds for rank in self.ranks for core in rank.cores])
 
     @property
     def compiling_since_seconds(self) -> float | None:
@@ -280,7 +280,7 @@ def _about(findings: Sequence[Finding], processes: Sequence[Process]) -> tuple[F
 
 
 def _latest(moments: Iterable[float | None]) -> float | None:
-    return max((moment for moment in moments if moment is not None), default=None)
+    return max([moment for moment in moments if moment is not None], default=None)
 
 
 def _earliest(moments: Iterable[float | None]) -> float | None:

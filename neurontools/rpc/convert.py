@@ -123,14 +123,14 @@ class _Plan:
         for name in self.optional:
             values[name] = getattr(message, name) if message.HasField(name) else None
         for name in self.repeated:
-            values[name] = tuple(getattr(message, name))
+            values[name] = tuple(getattr(message, name)[:])
         for name, enum in self.enums:
             values[name] = enum[_enum_name(message, name).removeprefix(_prefix(enum))]
         for name, optional, plan in self.parts:
             absent = optional and not message.HasField(name)
             values[name] = None if absent else plan.convert(getattr(message, name))
         for name, plan in self.repeated_parts:
-            values[name] = tuple(plan.convert(item) for item in getattr(message, name))
+            values[name] = tuple([plan.convert(item) for item in getattr(message, name)[:]])
         return self.kind(**values)
 
     def read_repeatedly(self, message: Any) -> Any:
@@ -196,7 +196,7 @@ class _Plan:
             values[name] = f"{read} if has({name!r}) else None" if optional else read
         for name, plan in self.repeated_parts:
             names[f"plan_{name}"] = plan
-            values[name] = f"tuple([plan_{name}.convert(part) for part in m.{name}])"
+            values[name] = f"tuple([plan_{name}.convert(part) for part in parts[:]]) if (parts := m.{name}) else ()"
         return _compile_function(self.kind, names, [f"part.{name} = {value}" for name, value in values.items()])
 
     def _expressions(self) -> tuple[dict[str, Any], dict[str, str]]:
@@ -208,7 +208,8 @@ class _Plan:
         values = {name: f"m.{name}" for name in self.scalars}
         # Most optional values are there and not 0, so that HasField, which is slow, need not be asked.
         values |= {name: f"value if (value := m.{name}) or has({name!r}) else None" for name in self.optional}
-        values |= {name: f"tuple(m.{name})" for name in self.repeated}
+        # The iterator of a repeated field ends in an exception, which takes longer than all of a slice.
+        values |= {name: f"tuple(value[:]) if (value := m.{name}) else ()" for name in self.repeated}
         for name, enum in self.enums:
             names[f"enum_{name}"] = {_prefix(enum) + member.name: member for member in enum}
             values[name] = f"enum_{name}[enum_name(m, {name!r})]"
@@ -233,7 +234,8 @@ class _LatePlan(_Plan):
             if name in parts:
                 value = parts[name].convert(getattr(message, name))
             elif name in repeated:
-                value = tuple([repeated[name].convert(each) for each in getattr(message, name)])
+                found = getattr(message, name)
+                value = tuple([repeated[name].convert(each) for each in found[:]]) if found else ()
             else:
                 raise AttributeError(name)
             object.__setattr__(part, name, value)

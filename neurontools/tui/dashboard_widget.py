@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import accumulate
 from typing import Protocol
 
 from rich.color import ColorSystem
@@ -20,10 +22,9 @@ from textual.widget import Widget
 from neurontools.tui.terminal import TypedAhead
 from neurontools.tui.textual_private import forget_rendered_lines
 from neurontools.util.terminal import escape_controls
-from neurontools.views.drawing.lines import THEMES, Line, Run, TextPage, width_of
+from neurontools.views.drawing.lines import THEMES, Line, TextPage, run_widths
 
 _LEAST_GAP = 6  # minimum cells between two spans; rewriting a smaller gap takes fewer bytes than skipping it
-_NO_SPAN = (1 << 30, 1 << 30)  # beyond every line
 _BEGIN, _END = "\x1b[?2026h", "\x1b[0m\x1b[?2026l"
 
 
@@ -57,14 +58,14 @@ def update(
     for row, (line, old) in enumerate(zip(lines, before, strict=True), 1):
         if line is old or line == old:
             continue
-        changes = iter(spans(line, old, width))
-        left, right = next(changes, _NO_SPAN)
-        end = 0
-        for text, style in line:
-            start, end = end, end + width_of(text)
-            while left < end:
-                if left >= start:
-                    out.append(f"\x1b[{row};{left + 1}H")
+        ends = _ends_of_runs(line)
+        position = 0
+        for left, right in _changed_spans(line, old, ends, width):
+            out.append(f"\x1b[{row};{left + 1}H")
+            position = bisect_right(ends, left, position)
+            while True:
+                text, style = line[position]
+                start, end = ends[position - 1] if position else 0, ends[position]
                 # Never cuts a styled text with wide characters, because it has fewer characters than terminal cells.
                 part = text if end - start != len(text) else text[max(0, left - start) : right - start]
                 state = sequences[style]
@@ -72,81 +73,62 @@ def update(
                     out.append(state)
                     current = state
                 out.append(part if part.isprintable() else escape_controls(part))
-                if right > end:
+                if right <= end:
                     break
-                left, right = next(changes, _NO_SPAN)
+                position += 1
     return f"{_BEGIN}{''.join(out)}{_END}" if out else ""
 
 
 def spans(line: Line, before: Line, width: int) -> list[tuple[int, int]]:
     """Returns the ranges of cells in which two lines differ, in ascending order. Joins ranges that are close."""
+    return _changed_spans(line, before, _ends_of_runs(line), width)
+
+
+def _ends_of_runs(line: Line) -> list[int]:
+    """Returns the cell after each run of a line."""
+    return list(accumulate(run_widths(line)))
+
+
+def _changed_spans(line: Line, before: Line, ends: list[int], width: int) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
-    position = equal = 0
-    for new_run, old_run in zip(line, before, strict=False):  # most lines change no width of a run
-        new_text, old_text = new_run[0], old_run[0]
-        cells = width_of(new_text)
-        if new_run != old_run:
-            if not len(new_text) == len(old_text) == cells == width_of(old_text):
-                break
-            found += _changed_part(new_run, old_run, position)
-        position += cells
-        equal += 1
-    new_runs, old_runs = iter(line[equal:]), iter(before[equal:])
-    new_text, new_style = next(new_runs, ("", ""))
-    old_text, old_style = next(old_runs, ("", ""))
+    old_ends = _ends_of_runs(before)
+    number = old_number = 0  # of the runs at `position`
+    start = old_start = position = 0
     while position < width:
-        if not new_text or not old_text:
-            if not new_text:
-                following = next(new_runs, None)
-                if following is None:
-                    found.append((position, width))
-                    break
-                new_text, new_style = following
-            if not old_text:
-                earlier = next(old_runs, None)
-                if earlier is None:
-                    found.append((position, width))
-                    break
-                old_text, old_style = earlier
+        run, old_run, end, old_end = line[number], before[old_number], ends[number], old_ends[old_number]
+        if start == old_start and run == old_run:
+            start = old_start = position = end
+            number += 1
+            old_number += 1
             continue
-        if new_text == old_text:
-            cells = width_of(new_text)
-            if new_style != old_style:
-                found.append((position, position + cells))
-            position += cells
-            new_text = old_text = ""
-            continue
-        if len(new_text) != width_of(new_text) or len(old_text) != width_of(old_text):
+        (text, style), (old_text, old_style) = run, old_run
+        stop = min(end, old_end)
+        if start == old_start and text == old_text:
+            left, right = position, stop
+        elif len(text) != end - start or len(old_text) != old_end - old_start:
             # Redraws the rest of the line, because cells and characters do not match in text with wide characters.
-            found.append((position, width))
-            break
-        length = min(len(new_text), len(old_text))
-        found += _changed_part((new_text[:length], new_style), (old_text[:length], old_style), position)
-        position += length
-        new_text, old_text = new_text[length:], old_text[length:]
-    return _merge_spans(found)
-
-
-def _changed_part(new: Run, old: Run, position: int) -> list[tuple[int, int]]:
-    """Returns the range of cells in which two runs at a position differ. Both have as many cells as characters."""
-    (new_text, new_style), (old_text, old_style) = new, old
-    start, end = 0, len(new_text)
-    if new_style == old_style:
-        while start < end and new_text[start] == old_text[start]:
-            start += 1
-        while end > start and new_text[end - 1] == old_text[end - 1]:
-            end -= 1
-    return [(position + start, position + end)] if start < end else []
-
-
-def _merge_spans(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    result: list[tuple[int, int]] = []
-    for left, right in found:
-        if result and left - result[-1][1] < _LEAST_GAP:
-            result[-1] = (result[-1][0], right)
+            left, right = position, width
         else:
-            result.append((left, right))
-    return result
+            left, right = position, stop
+            if style == old_style:
+                while left < right and text[left - start] == old_text[left - old_start]:
+                    left += 1
+                while right > left and text[right - start - 1] == old_text[right - old_start - 1]:
+                    right -= 1
+        if left < right:
+            if found and left - found[-1][1] < _LEAST_GAP:
+                found[-1] = (found[-1][0], right)
+            else:
+                found.append((left, right))
+            stop = max(stop, right)
+        if end <= stop:
+            start = end
+            number += 1
+        if old_end <= stop:
+            old_start = old_end
+            old_number += 1
+        position = stop
+    return found
 
 
 @cache

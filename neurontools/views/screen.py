@@ -13,7 +13,7 @@ from neurontools.model import Severity, SourceKind, health
 from neurontools.util import units
 from neurontools.util.units import clock_text, date_text
 from neurontools.util.version import __version__
-from neurontools.views.drawing.glyphs import ASCII
+from neurontools.views.drawing.glyphs import ASCII, Glyphs
 from neurontools.views.drawing.heat_scale import heat_legend
 from neurontools.views.drawing.lines import (
     BLANK,
@@ -127,7 +127,7 @@ def draw_screen(context: RenderContext, width: int, height: int) -> TextPage:
     if context.clock.is_past and height >= 6:
         foot.append_page(scrubber(context, width))
     if context.is_legend_shown and height >= _LEAST_LINES_WITH_LEGEND:
-        foot.add_lines(legend_line(context, width))
+        foot.add_lines(legend_line(context.glyphs, width))
     if height >= 5:
         foot.append_page(tab_bar(context, width))
     if height >= 4:
@@ -157,9 +157,9 @@ def _fit_lines(page: TextPage, width: int) -> None:
     page.lines = [line if line_width(line) == width else fit(line, width) for line in page.lines]
 
 
-def legend_line(context: RenderContext, width: int) -> Line:
+@cache
+def legend_line(glyphs: Glyphs, width: int) -> Line:
     """Draws the legend of bars, colours and marks in one line, as far as it fits."""
-    glyphs = context.glyphs
     items: tuple[tuple[Run, ...], ...] = (
         ((glyphs.full * 2, LOADS[-2]), (" utilization", "dim")),
         ((glyphs.full * 2, "held"), (" held but idle", "dim")),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from neurontools.model import LogicalNeuronCore
 from neurontools.util import units
 from neurontools.util.units import sum_known
 from neurontools.views.drawing.figures import Figures
-from neurontools.views.drawing.glyphs import bar, memory_style, thin_bar
+from neurontools.views.drawing.glyphs import Glyphs, bar, memory_style, thin_bar
 from neurontools.views.drawing.heat_scale import heat_glyph, heat_sparkline, load_style
 from neurontools.views.drawing.lines import (
     SELECTED,
@@ -187,23 +188,28 @@ def _row_runs(
     return runs
 
 
-def _hbm_runs(context: RenderContext, device: int, cores: list[LogicalNeuronCore], cells: int) -> list[Run]:
+def _hbm_runs(context: RenderContext, device: int, cores: list[LogicalNeuronCore], cells: int) -> tuple[Run, ...]:
     """Draws the memory bar of a device, for all processes or for the current tab's process."""
     used = context.figures.device_used_bytes[device]
     if context.pid is not None:
         physical = (core for each in cores for core in each.cores)
         used = sum_known(core.memory.total_bytes for core in physical if core.owner_pid == context.pid)
-    capacity = context.snapshot.devices[device].memory_bytes
+    return _memory_runs(used, context.snapshot.devices[device].memory_bytes, cells, context.glyphs)
+
+
+@lru_cache(256)
+def _memory_runs(used: int | None, capacity: int, cells: int, glyphs: Glyphs) -> tuple[Run, ...]:
+    """Draws a memory bar with its figures. Cached, because most devices use as much memory as one second before."""
     ratio = used / capacity if used is not None and capacity else None
     style = memory_style(ratio)
     text = ""
     if cells > _HBM_TEXT_CELLS + 4:
         text = f"{units.bytes_text(used)} / {units.memory_size_text(capacity)}".replace(" GB / ", " / ")
         text = f" {text:>{_HBM_TEXT_CELLS}}"
-    return [
-        *thin_bar(ratio, cells - 1 - len(text), context.glyphs, style),
+    return (
+        *thin_bar(ratio, cells - 1 - len(text), glyphs, style),
         (f"{text} ", "dim" if style == "memory" else style),
-    ]
+    )
 
 
 def _core_runs(context: RenderContext, core: LogicalNeuronCore, cells: int) -> list[Run]:

@@ -87,6 +87,7 @@ class Figures:
         absent = set(range(1 + max((index for index in known if index < MOST_DEVICES), default=-1))) - present
         self.missing_devices = frozenset(snapshot.missing_device_indices)
         self.hidden_devices = frozenset(absent - self.missing_devices)
+        self._process_figures: dict[int, ProcessFigures] = {}  # by PID; a list needs those of its visible rows only
         self.snapshot = snapshot
         if absent:
             placeholders = [_absent_device(index, known.get(index)) for index in absent]
@@ -127,12 +128,14 @@ class Figures:
     @cached_property
     def by_pid(self) -> dict[int, ProcessFigures]:
         """The figures of all processes that hold cores or use the runtime, by PID."""
-        return {pid: self._figures(rank) for pid, rank in self.ranks.items()}
+        return {pid: found for pid in self.ranks if (found := self.process_figures(pid)) is not None}
 
     def process_figures(self, pid: int | None) -> ProcessFigures | None:
         """Returns the figures of one process; None if the PID is unknown."""
-        rank = self.ranks.get(pid) if pid is not None else None
-        return None if rank is None else self._figures(rank)
+        found = self._process_figures.get(pid) if pid is not None else None
+        if found is None and pid is not None and pid in self.ranks:
+            found = self._process_figures[pid] = self._figures(self.ranks[pid])
+        return found
 
     @cached_property
     def marked_cores(self) -> dict[int, Severity]:
@@ -178,13 +181,13 @@ class Figures:
     def device_memory(self, pid: int | None) -> DeviceMemory:
         """Returns the device memory of a process, or of the whole host if `pid` is None, by category."""
         owned = self.held_cores(pid)
-        return sum_device_memory(core.memory for core in owned) if owned or pid is None else _UNKNOWN_DEVICE_MEMORY
+        return sum_device_memory([core.memory for core in owned]) if owned or pid is None else _UNKNOWN_DEVICE_MEMORY
 
     def host_memory(self, pid: int | None) -> HostMemory:
         """Returns the host memory of a process, or of the whole host if `pid` is None, by category."""
         if pid is None and self.snapshot.source is SourceKind.SYSFS:  # the driver reports host memory per device
             return sum_host_memory(device.host_memory for device in self.snapshot.devices if device.memory_bytes)
-        return sum_host_memory(process.host_memory for process in self.tab_processes(pid))
+        return sum_host_memory([process.host_memory for process in self.tab_processes(pid)])
 
     def tab_processes(self, pid: int | None) -> tuple[Process, ...]:
         """Returns the process with this PID, or all processes if `pid` is None; () if the PID is unknown."""
@@ -200,11 +203,11 @@ class Figures:
 
     def average_utilization(self, pid: int | None) -> float | None:
         """Returns the mean utilization of a process's cores, or of all cores if `pid` is None; None if unknown."""
-        return mean_known(core.utilization_ratio for core in self.held_cores(pid))
+        return mean_known([core.utilization_ratio for core in self.held_cores(pid)])
 
     def flops(self, pid: int | None) -> float | None:
         """Returns the total FLOPS of a process's cores, or of all cores if `pid` is None; None if unknown."""
-        return sum_known(core.flops_per_second for core in self.held_cores(pid))
+        return sum_known([core.flops_per_second for core in self.held_cores(pid)])
 
     def memory_ratio(self, device_index: int) -> float | None:
         device = self.snapshot.devices[device_index]

@@ -21,6 +21,8 @@ BLANK: Line = ()
 _ELLIPSIS = "…"
 width_of = lru_cache(8192)(cell_width)
 """Returns the number of terminal cells of a text. Cached, because pages draw the same bars and labels every second."""
+# ASCII, the middle dot, the ellipsis, the cross, frames, blocks, shapes and braille, of which most lines consist
+_is_narrow = re.compile("[ -~·…✗\u2500-\u25fc\u2800-\u28ff]*").fullmatch
 RowType = TypeVar("RowType")
 _LEAST_REST_CELLS = 12
 FOUND, SELECTED = "+found", "+selected"
@@ -88,7 +90,14 @@ class TextPage:
 
 def line_width(line: Iterable[Run]) -> int:
     """Returns the number of terminal cells of a line."""
-    return sum([width_of(text) for text, _ in line])
+    return sum(run_widths(line))
+
+
+def run_widths(line: Iterable[Run]) -> list[int]:
+    """Returns the number of terminal cells of each run of a line."""
+    texts = [text for text, _ in line]
+    # One test of the whole line takes less time than one of each run.
+    return list(map(len if _is_narrow("".join(texts)) else width_of, texts))
 
 
 def append_run(runs: list[Run], text: str, style: str) -> None:
