@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from neurontools.cli.ls.fleet import fleet_health_text, fleet_table
 from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.jobs import fleet_jobs
 from neurontools.fleet.models import fleet_models
@@ -70,7 +71,7 @@ def test_it_fills_the_screen_exactly(size: tuple[int, int], glyphs: Glyphs) -> N
 
 
 def test_the_page_is_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At three widths, of hosts as they are and as groups, with a job that is slow; the last as it is printed."""
+    """At three widths, of hosts as they are and as groups, with a job that is slow; then as commands print it."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     job = SummaryJob("slow", 4, 2, 8, 0.5, 2.5, 0.31, Severity.WARNING, "run", (0, 1, 8), state="compiling")
@@ -79,6 +80,7 @@ def test_the_page_is_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = [fleet_page(context(states), 100, 24), fleet_page(context(states), 160, 30), fleet_page(grouped, 240, 40)]
     lines = [plain_text(line).rstrip() for page in pages for line in page.lines]
     lines += map(plain_text, fleet_lines(context(states, cursor=-1), 120))
+    lines += [fleet_table(states), fleet_health_text(states)]
     assert is_as_stored("\n".join(lines), GOLDEN / "fleet.txt"), "fleet.txt differs; UPDATE_GOLDEN=1 writes it anew"
 
 
