@@ -17,7 +17,7 @@ from neurontools.tui.app import NeuronTop
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import load_settings
 from neurontools.tui.terminal import TypedAhead
-from neurontools.views.drawing.glyphs import UNICODE
+from neurontools.views.drawing.glyphs import ASCII, BLOCKS, UNICODE
 from neurontools.views.drawing.lines import THEMES
 from neurontools.views.feed_view import DashboardSettings
 from tests.harness.pictures import (
@@ -169,6 +169,16 @@ async def test_every_page_is_drawn_as_stored(name: str) -> None:
     dashboard = dashboard_of(name) if name in PAGE_NAMES else dashboard_of(is_training=True)
     shown = await screens(NeuronTop(dashboard, "dark"), INNER_PAGES.get(name, ()), FEWER_SIZES.get(name, SIZES))
     is_stored(without_version(shown), f"{name}.txt")
+
+
+def test_other_glyphs_are_drawn_as_stored() -> None:
+    """Pages of a small terminal that has only ASCII, and of one that has blocks and no braille."""
+    drawn = [
+        text(Dashboard(StillFeed(taken(is_training=False)), DashboardSettings(page=page), glyphs), SMALL)
+        for glyphs, pages in ((ASCII, PAGE_NAMES), (BLOCKS, ("overview", "history")))
+        for page in pages
+    ]
+    is_stored(without_version("\n".join(drawn)), "glyphs.txt")
 
 
 def test_styles_look_as_stored() -> None:
