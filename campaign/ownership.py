@@ -6,10 +6,9 @@ import os
 import signal
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from random import Random
-from threading import Event
 
 from campaign.host import PATIENCE_SECONDS, host
 from campaign.outcome import Outcome
@@ -17,11 +16,10 @@ from campaign.population import Worker, executions_are, owners_are
 from neurontools.client import Client
 from neurontools.model import EndedProcess
 from neurontools.rpc import neuron_pb2
-from neurontools.rpc.call import CallError, call
-from neurontools.util.errors import UserError
+from neurontools.rpc.call import RpcError, Unreachable, call
 
 _MOST_WORKERS = 6
-_ENDING_THREADS = 6
+_ENDING_PROCESSES = 6
 _MOST_COMPARED = 500  # half of the processes that a daemon lists
 _ENDS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, None)
 
@@ -109,22 +107,20 @@ def ends(seconds: float, random: Random, directory: Path) -> Outcome:
     outcome = Outcome("kills while processes end")
     flags = ("--simulate", "trn1.32xlarge", "--interval", "0.05", "--state-directory", str(directory / "state"))
     most_a_second = 0.0
-    with host(directory, *flags) as daemon:
+    # Processes, because a process holds cores once: threads of one process would be refused most of the time.
+    with host(directory, *flags) as daemon, get_context("forkserver").Pool(_ENDING_PROCESSES) as pool:
         deadline = time.monotonic() + seconds
         while not outcome.rounds or time.monotonic() < deadline:
             outcome.rounds += 1
-            is_over = Event()
-            with Client(daemon.socket) as client, ThreadPoolExecutor(_ENDING_THREADS) as pool:
-                began, began_unix_seconds = time.monotonic(), time.time()
-                endings = [pool.submit(_attach_until, is_over, daemon.socket) for _ in range(_ENDING_THREADS)]
+            with Client(daemon.socket) as client:
+                began_unix_seconds = time.time()
+                endings = [pool.apply_async(_attach_until_gone, (daemon.socket,)) for _ in range(_ENDING_PROCESSES)]
                 wait_seconds = random.uniform(1.5, 3.0)
                 shown: tuple[EndedProcess, ...] = ()
-                while not shown or time.monotonic() < began + wait_seconds:
+                while not shown or time.time() < began_unix_seconds + wait_seconds:
                     shown = client.ended(began_unix_seconds).processes[-_MOST_COMPARED:]
                 daemon.process.kill()
-                is_over.set()
-                attached_seconds = time.monotonic() - began
-                most_a_second = max(most_a_second, sum(each.result() for each in endings) / attached_seconds)
+                most_a_second = max(most_a_second, sum(each.get(PATIENCE_SECONDS) for each in endings))
             daemon.process.wait()
             daemon.restart()
             with Client(daemon.socket) as client:
@@ -134,10 +130,11 @@ def ends(seconds: float, random: Random, directory: Path) -> Outcome:
     return outcome
 
 
-def _attach_until(is_over: Event, path: str) -> int:
-    """Gets cores and releases them, again and again, until the daemon is gone. Returns how often."""
+def _attach_until_gone(path: str) -> float:
+    """Gets cores and releases them, again and again, until the daemon is gone. Returns how often in a second."""
     count = 0
-    while not is_over.is_set():
+    began = time.monotonic()
+    while True:
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(PATIENCE_SECONDS)
@@ -146,9 +143,10 @@ def _attach_until(is_over: Event, path: str) -> int:
                 request = neuron_pb2.AttachRequest(token=token, core_count=1, tag=str(count))
                 call(path, "/neurontools.v1.RuntimeService/Attach", request.SerializeToString(), timeout_seconds=30)
                 count += 1
-        except (CallError, UserError, OSError):
+        except RpcError:  # the daemon still closes the connection before this one
             continue
-    return count
+        except (Unreachable, OSError):
+            return count / (time.monotonic() - began)
 
 
 def _children(pid: int) -> set[int]:
