@@ -101,7 +101,8 @@ def one_by_one(snapshot: Snapshot) -> Snapshot:
 
 
 def fleet() -> Drawer:
-    kinds = [ScenarioHost("trn1.32xlarge", scenario).at(30.0) for scenario in ("steady", "idle", "ecc-burst")]
+    hosts = [ScenarioHost("trn1.32xlarge", scenario) for scenario in ("steady", "idle", "ecc-burst")]
+    kinds = [[simulated.at(seconds) for seconds in (29.0, 30.0)][-1] for simulated in hosts]
     states = [live(f"trn-{number:02}", kinds[number % 3]) for number in range(FLEET_HOSTS)]
     context = FleetContext(list_rows(states, worst_first), tuple(states), fleet_jobs(states), (), 100.0, 1.7e9, 1.0)
     return lambda width, height: fleet_page(context, width, height)

@@ -214,6 +214,7 @@ def _age_text(state: HostState, now_seconds: float) -> str:
 
 
 _RATE_CELLS = 7
+_STEPS = HostColumn("STEPS/S", 7, _steps_text, 90)
 _REQUESTS = HostColumn("REQ/S", _RATE_CELLS, _requests_text, 90)
 _REQUEST_P99 = HostColumn("REQ P99", 8, _request_p99_text, 110)
 HOST_COLUMNS = (
@@ -224,7 +225,7 @@ HOST_COLUMNS = (
     HostColumn("UTIL", 5, _percent_reader("utilization_ratio")),
     HostColumn("MFU", 5, _percent_reader("mfu_ratio"), 90),
     HostColumn("JOBS", 4, _count_reader("job_count"), 80),
-    HostColumn("STEPS/S", 7, _steps_text, 90),
+    _STEPS,
     _REQUESTS,
     _REQUEST_P99,
     HostColumn("AGE", 5, _age_text),
@@ -232,11 +233,12 @@ HOST_COLUMNS = (
 
 
 def host_columns(rows: Sequence[HostRow], width: int) -> list[HostColumn]:
-    """Returns the columns that fit. Those about requests need a row that serves requests."""
+    """Returns the columns that fit. Columns of requests and steps need a row that reports them."""
     summaries = [row.state.summary for row in rows]
     has_requests = any(found is not None and found.requests_per_second is not None for found in summaries)
-    found = HOST_COLUMNS if has_requests else [each for each in HOST_COLUMNS if each not in (_REQUESTS, _REQUEST_P99)]
-    return [column for column in found if width >= column.least_width]
+    unused = set() if has_requests else {_REQUESTS, _REQUEST_P99}
+    unused |= set() if any(row.state.steps_per_second is not None for row in rows) else {_STEPS}
+    return [column for column in HOST_COLUMNS if width >= column.least_width and column not in unused]
 
 
 def host_titles(columns: Sequence[HostColumn], width: int, name_width: int, cells: int) -> Line:

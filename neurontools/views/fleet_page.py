@@ -304,21 +304,29 @@ def _steps_text(job: FleetJob) -> str:
     return units.UNKNOWN if job.steps_per_second is None else f"{job.steps_per_second:.3g}"
 
 
+def _hosts_text(job: FleetJob) -> str:
+    """Returns the name of the only host of a job, or the number of its hosts."""
+    if job.host_count == len(job.host_names) == 1:
+        return clip(printable(job.host_names[0], 40), 12, mark=True)
+    return units.UNKNOWN if job.host_count is None else str(job.host_count)
+
+
+_STEPS = FleetJobColumn("STEPS/S", 7, _steps_text)
 _REQUESTS = FleetJobColumn("REQ/S", 7, lambda job: units.short_rate_text(job.requests_per_second, 7))
 _REQUEST_P99 = FleetJobColumn("REQ P99", 8, lambda job: units.short_duration_text(job.request_p99_seconds), 90)
 _JOB_COLUMNS = (
     FleetJobColumn("USER", 10, _user_text, 120, is_right=False),
-    FleetJobColumn("HOSTS", 5, lambda job: units.UNKNOWN if job.host_count is None else str(job.host_count)),
+    FleetJobColumn("HOSTS", 12, _hosts_text, is_right=False),
     FleetJobColumn("RANKS", 9, _ranks_text),
     FleetJobColumn("CORES", 6, lambda job: str(job.neuroncore_count), 90),
-    FleetJobColumn("STEPS/S", 7, _steps_text),
+    _STEPS,
     _REQUESTS,
     _REQUEST_P99,
     FleetJobColumn(
         "STEP", 7, lambda job: units.short_duration_text(job.step_seconds.median if job.step_seconds else None), 132
     ),
     FleetJobColumn("UTIL", 5, lambda job: units.percent_text(job.utilization_ratio, 0), 90),
-    FleetJobColumn("MFU", 5, lambda job: units.percent_text(job.mfu_ratio, 0), 76),
+    FleetJobColumn("MFU", 5, lambda job: units.percent_text(job.mfu_ratio, 0), 90),
 )
 
 
@@ -340,9 +348,10 @@ def worst_jobs_first(jobs: Sequence[FleetJob]) -> list[FleetJob]:
 
 
 def job_columns(jobs: Sequence[FleetJob]) -> list[FleetJobColumn]:
-    """Returns the columns of the table of these jobs. Columns of requests appear only if a job serves requests."""
-    has_requests = any(job.requests_per_second is not None for job in jobs)
-    return [column for column in _JOB_COLUMNS if has_requests or column not in (_REQUESTS, _REQUEST_P99)]
+    """Returns the columns of the table of these jobs. Columns of requests and steps need a job that reports them."""
+    unused = set() if any(job.requests_per_second is not None for job in jobs) else {_REQUESTS, _REQUEST_P99}
+    unused |= set() if any(job.steps_per_second is not None for job in jobs) else {_STEPS}
+    return [column for column in _JOB_COLUMNS if column not in unused]
 
 
 def fleet_job_lines(jobs: Sequence[FleetJob], glyphs: Glyphs, width: int, height: int) -> list[Line]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from neurontools.model import Severity
 from neurontools.model.finding import FindingKind
-from neurontools.model.health import group_alike, sentence
 from neurontools.model.process import age_seconds, split_job_name
 from neurontools.util import units
 from neurontools.util.process_text import script_text
@@ -24,7 +23,6 @@ from neurontools.views.drawing.lines import (
     clip,
     fit,
     fit_marked,
-    line_width,
     printable,
     width_of,
 )
@@ -37,6 +35,7 @@ from neurontools.views.drawing.render_context import (
     heading,
     severity_mark,
 )
+from neurontools.views.findings_panel import finding_lines
 from neurontools.views.history_panel import LEAST_LINES, history_panel
 from neurontools.views.host_page import traffic_texts, user_and_system_ratios
 from neurontools.views.memory_sections import (
@@ -73,8 +72,6 @@ _Ratios = tuple[float | None, float | None]  # user share and system share of vC
 _LONGEST_NAME, _LEAST_NAME = 44, 20
 _LEAST_LINES_WITH_HEADING = 5
 _RATE_CELLS = 7
-_LEAST_FINDING_LINES = 2
-_REASON_CELLS, _ACTION_CELLS = 3, 9  # cells before the second line of a reason, and before an action
 
 
 def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
@@ -117,6 +114,8 @@ def overview_page(context: RenderContext, width: int, height: int) -> TextPage:
     left = height - len(findings) - _line_count(drawn.values())
     if left >= LEAST_LINES and _has_history(context):
         drawn["history"] = history_panel(context, width, left)
+    elif left > 0:
+        findings = finding_lines(context, width, len(findings) + left)
     page = TextPage(findings)
     for name in dict.fromkeys(panels):
         if name in drawn:
@@ -275,7 +274,8 @@ def job_list_section(
         hint = "" if not with_cursor else context.key_hint("Enter: unfold, details" if rows else "")
         page.add_lines(_job_list_heading(context, rows, width, hint))
     if not rows:
-        empty_text = "this process holds no NeuronCore" if context.pid is not None else "nobody holds a NeuronCore"
+        empty_text = "nobody holds a NeuronCore; start a script with: neuron-run train.py"
+        empty_text = "this process holds no NeuronCore" if context.pid is not None else empty_text
         page.add_lines(fit_marked(((f"  {empty_text}", "dim"),), width))
         return page
     columns = fitting_job_columns(context, rows, width)
@@ -536,6 +536,11 @@ def fitting_job_columns(context: RenderContext, rows: list[JobRow], width: int) 
     if spare < longer and _SCRIPT in columns and all(_script_repeats_name(context, row) for row in rows):
         columns.remove(_SCRIPT)
         spare += _SCRIPT.cells + 1
+        for column in sorted(_COLUMNS, key=lambda column: column.need):
+            is_new = column not in columns and column is not _SCRIPT and column.title not in left_out
+            if is_new and column.cells + 1 + longer <= spare:
+                columns.append(column)
+                spare -= column.cells + 1
     longer = max(0, min(longer, spare))
     cells = {_NAME.title: _LEAST_NAME + longer, _SCRIPT.title: _SCRIPT.cells + spare - longer}
     columns.sort(key=_COLUMNS.index)
@@ -556,36 +561,3 @@ def _job_line(context: RenderContext, row: JobRow, columns: list[tuple[JobColumn
         text = cell(column.text(context, row), cells, right=column.is_number)
         runs += [(text, base if style == "text" else style), (" ", base)]
     return fit(runs, width)
-
-
-def finding_lines(context: RenderContext, width: int, height: int) -> list[Line]:
-    """Draws the findings in at most `height` lines, severe ones first, with their actions if all fit.
-
-    A reason takes a second line if it needs one and there is room.
-    """
-    judged = context.snapshot.health
-    found = group_alike(judged.findings) if judged is not None and height >= _LEAST_FINDING_LINES else []
-    found = sorted((pair for pair in found if pair[0].severity >= Severity.NOTICE), key=lambda pair: -pair[0].severity)
-    if not found:
-        return []
-    with_action = 1 + 2 * len(found) <= height
-    spare = height - 1 - 2 * len(found)  # lines for reasons that are longer than a line
-    more = len(found) - (height - 1)
-    hint = f"e: all {len(found)}" if more > 0 and not with_action else "e: events"
-    lines = [heading(context, "Findings", width, context.key_hint(hint))]
-    for finding, devices in found:
-        style = SEVERITY_STYLES.get(finding.severity, "label")
-        mark = severity_mark(context.glyphs, finding.severity).strip() or context.glyphs.info
-        runs: list[Run] = [(f" {mark} ", style), (f"ND {ranges_text(devices)}  " if devices else "", style)]
-        text = printable(sentence(finding, context.snapshot))
-        room = width - line_width(runs)
-        first = text[: text.rfind(" ", 0, room + 1)]
-        if with_action and spare > 0 and first and width_of(first) <= room < width_of(text):
-            lines.append(fit((*runs, (first, "text")), width))
-            runs, text = [(" " * _REASON_CELLS, "text")], text[len(first) + 1 :]
-            room, spare = width - _REASON_CELLS, spare - 1
-        lines.append(fit((*runs, (clip(text, room, mark=True), "text")), width))
-        if with_action:
-            text = clip(printable(finding.action), width - _ACTION_CELLS, mark=True)
-            lines.append(fit((("     do: ", "label"), (text, "text")), width))
-    return lines[:height]

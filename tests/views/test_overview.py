@@ -67,7 +67,7 @@ def test_devices_that_are_alike_and_free_are_one_row() -> None:
     assert "ND4" not in shown
     idle = text(ScenarioHost("trn1.32xlarge", "idle").at(30.0), 80, 21)
     assert "ND 0-15: free" in idle
-    assert "nobody holds a NeuronCore" in idle
+    assert "nobody holds a NeuronCore; start a script with: neuron-run train.py" in idle
     sick = judged(finding(Severity.WARNING, device_indices=(9,)))
     assert "ND 4-8: free" in text(sick)
     assert "ND9▲" in text(sick)
