@@ -78,7 +78,10 @@ def register_kernels(name: str, keep: Callable[[Any], None]) -> None:
     done = set(special) | {"aten::" + view for view in _VIEWS} | _SKIPPED
     for full in _recorded_names(done):
         operators.add_undescribed(full, functools.partial(_describe, full))
-        library.impl(full.removeprefix("aten::"), recording_kernel(full), _KEY)
+        kernel = recording_kernel(full)
+        if full.startswith("aten::_foreach") and full.partition(".")[0].endswith("_"):
+            kernel = _counting_versions(kernel)
+        library.impl(full.removeprefix("aten::"), kernel, _KEY)
     for key in ("Autograd" + _KEY, _KEY):
         library.impl("embedding_backward", _embedding_backward, key)
         library.impl("scaled_dot_product_attention", attention, key)
@@ -98,6 +101,21 @@ def _describe(name: str) -> DeviceOperator:
     operator.dynamic = operator.dynamic or name in _EAGER
     operator.meta_call = checked_meta_call(name, operator.meta_call)
     return operator
+
+
+def _counting_versions(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a kernel that also increments the version counters of the list of tensors that it changes.
+
+    torch leaves this to the kernels of a backend, for `_foreach_` operators only. Backward passes check the counters.
+    """
+    increment: Callable[[list[Tensor]], None] = _C._increment_version
+
+    def changing_kernel(tensors: list[Tensor], *arguments: Any, **keywords: Any) -> Any:
+        result = kernel(tensors, *arguments, **keywords)
+        increment(tensors)
+        return result
+
+    return changing_kernel
 
 
 def _embedding_backward(

@@ -246,6 +246,15 @@ def test_recurrent_layers_are_parts_of_graphs(xla: Any) -> None:
     assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in module.parameters())
 
 
+def test_a_backward_pass_refuses_tensors_that_a_foreach_operator_changed(xla: Any) -> None:
+    weight = nn.Parameter(torch.ones(3, device="xla"))
+    loss = weight.square().sum()
+    with torch.no_grad():
+        torch._foreach_mul_([weight], 2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def test_a_tensor_changes_its_own_shape_in_place(xla: Any) -> None:
     value = torch.arange(6.0).reshape(1, 2, 3).to("xla")
     value.squeeze_(0).t_()
