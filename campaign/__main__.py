@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from campaign import adversity, clients, floods, fuzz, interrupts, ownership
+from campaign import adversity, clients, floods, fuzz, interrupts, ownership, programs
 from campaign.outcome import Outcome, table
 
 Trial = Callable[[float, Random, Path], Outcome | list[Outcome]]
@@ -22,6 +22,7 @@ TRIALS: dict[str, tuple[Trial, float]] = {
     "ends": (ownership.ends, 1),
     "clients": (clients.clients, 2),
     "interrupts": (interrupts.interrupts, 4),
+    "programs": (programs.programs, 2),
     "floods": (floods.floods, 5),
     "wire": (fuzz.wire, 1),
     "recordings": (fuzz.recordings, 1),
