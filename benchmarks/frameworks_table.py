@@ -11,7 +11,7 @@ import argparse
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,13 @@ class Row:
     """A script for a framework. `compared` are the numbers in its reports, lists or values by name.
 
     `resume` are the arguments of the run that carries an interrupted run on, and `interrupted` those of this run, with
-    its variables. `on_cpu` are the arguments of a run on the CPU, and `variables` those of every run on the device.
+    its variables. `on_cpu` are the arguments of a run on the CPU.
     """
 
     name: str
     script: str
     compared: tuple[str, ...] = ("losses", "weights")
-    arguments: tuple[str, ...] = ()
     on_cpu: tuple[str, ...] = ()
-    variables: dict[str, str] = field(default_factory=dict)
     interrupted: tuple[tuple[str, ...], dict[str, str]] = ((), {})
     resume: tuple[str, ...] | None = None
 
@@ -123,17 +121,17 @@ def cells(row: Row) -> list[str]:
 
     def on_cpu(launcher: str, **variables: str) -> RankReports:
         with tempfile.TemporaryDirectory() as name:
-            return train(Path(name), row, launcher, (*row.arguments, *row.on_cpu), **variables)
+            return train(Path(name), row, launcher, row.on_cpu, **variables)
 
     def on_device(launcher: str) -> RankReports:
         with tempfile.TemporaryDirectory() as name:
-            return train(Path(name), row, launcher, row.arguments, **row.variables)
+            return train(Path(name), row, launcher, ())
 
     def resumed() -> RankReports:
         arguments, variables = row.interrupted
         with tempfile.TemporaryDirectory() as name:
-            train(Path(name), row, ONE, (*row.arguments, *arguments), **row.variables, **variables)
-            return train(Path(name), row, ONE, row.resume or (), **row.variables)
+            train(Path(name), row, ONE, arguments, **variables)
+            return train(Path(name), row, ONE, row.resume or ())
 
     cpu = on_cpu(ON_CPU)
     found = []
