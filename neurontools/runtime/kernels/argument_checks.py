@@ -68,11 +68,30 @@ def _check_index_select(_value: Tensor, _dim: int, index: Tensor, *_rest: Any) -
 
 
 def _check_index_put(value: Tensor, indices: Sequence[Tensor | None], values: Tensor, *_rest: Any) -> None:
-    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
-        return  # the number of true elements is unknown
+    masks = {n for n, index in enumerate(indices) if index is not None and index.dtype in (torch.bool, torch.uint8)}
+    if masks:  # the number of true elements is unknown
+        dim = 0
+        for number, index in enumerate(indices):
+            if number in masks and index is not None:
+                _require(index.shape == value.shape[dim : dim + index.dim()])
+                dim += index.dim()
+            else:
+                dim += 1
+        return
     meta = [None if index is None else index.to("meta") for index in indices]
     selected = torch.ops.aten.index.Tensor(value, meta).shape
     _require(torch.broadcast_shapes(selected, values.shape) == selected)
+
+
+def _check_index_add(value: Tensor, dim: int, index: Tensor, source: Tensor, *_rest: Any) -> None:
+    _require(index.dim() <= 1 and -value.dim() <= dim < value.dim())
+    shape = list(value.shape)
+    shape[dim] = index.numel()
+    _require(list(source.shape) == shape)
+
+
+def _check_product(*factors: Tensor, **_scales: Any) -> None:
+    _require(len({factor.dtype for factor in factors}) == 1)
 
 
 _CHECKS: dict[str, Callable[..., None]] = {
@@ -80,6 +99,8 @@ _CHECKS: dict[str, Callable[..., None]] = {
     "aten::_softmax": _check_softmax,
     "aten::_log_softmax": _check_softmax,
     "aten::index_select": _check_index_select,
+    **dict.fromkeys(("aten::mm", "aten::addmm"), _check_product),
+    **dict.fromkeys(("aten::index_add", "aten::index_add_"), _check_index_add),
     **dict.fromkeys(("aten::index_put", "aten::index_put_", "aten::_index_put_impl_"), _check_index_put),
 }
 

@@ -220,6 +220,10 @@ REFUSED: dict[str, Callable[..., object]] = {
     "softmax": lambda on: on(2, 3).softmax(4),
     "index_select": lambda on: on(2, 3).index_select(0, on(2, 2).long()),
     "index_put_": lambda on: on(2, 3).index_put_((on(2).long(),), on(4)),
+    "mask": lambda on: on(1, 4).index_put_((on(4, 4) > 0,), on()),
+    "index_add_": lambda on: on(1, 1).index_add_(0, on(2).long(), on(2, 4)),
+    "types of a product": lambda on: on(2, 3) @ on(3, 2).bfloat16(),
+    "types of a sum": lambda on: torch.addmm(on(2), on(2, 3), on(3, 2).bfloat16()),
     "add_": lambda on: on(3).add_(on(2, 3)),
     "product": lambda on: on(2, 3) @ on(2, 3),
 }
