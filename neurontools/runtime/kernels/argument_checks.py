@@ -84,6 +84,8 @@ def _check_index_put(value: Tensor, indices: Sequence[Tensor | None], values: Te
 
 
 def _check_index_add(value: Tensor, dim: int, index: Tensor, source: Tensor, *_rest: Any) -> None:
+    if not value.dim() or not source.dim():
+        return  # torch treats it as a vector of one element
     _require(index.dim() <= 1 and -value.dim() <= dim < value.dim())
     shape = list(value.shape)
     shape[dim] = index.numel()
