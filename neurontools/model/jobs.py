@@ -35,7 +35,12 @@ class Rank:
     @property
     def utilization_ratio(self) -> float | None:
         """Mean utilization of the rank's cores; None if unknown for all of them."""
-        return mean_known(core.utilization_ratio for core in self.cores)
+        return mean_known([core.utilization_ratio for core in self.cores])
+
+    @property
+    def device_memory_bytes(self) -> int | None:
+        """Device memory in use on the rank's cores, in bytes; None if unknown for all of them."""
+        return sum_known([core.memory.total_bytes for core in self.cores])
 
     @property
     def steps_per_second(self) -> float | None:
@@ -56,7 +61,7 @@ class Rank:
     @property
     def last_execution_at_unix_seconds(self) -> float | None:
         """Unix time when the last execution on the rank's cores finished."""
-        return _latest(core.last_execution_at_unix_seconds for core in self.cores)
+        return _latest([core.last_execution_at_unix_seconds for core in self.cores])
 
     @property
     def compiling_since_seconds(self) -> float | None:

@@ -368,12 +368,11 @@ def _ranks_text(_context: RenderContext, row: JobRow) -> str:
     return str(here) if world in (None, here) else f"{here}/{world}"
 
 
-def _cores_text(context: RenderContext, row: JobRow) -> str:
+def _cores_text(_context: RenderContext, row: JobRow) -> str:
     if row.rank is None and row.job.neuroncore_indices:
         is_inferred = any("core_indices" in rank.process.inferred_fields for rank in row.job.ranks)
         return ranges_text(row.job.neuroncore_indices) + "?" * is_inferred
-    figures = context.figures.process_figures(row.pid or row.job.ranks[0].process.pid)
-    return "-" if figures is None else cores_text(figures)
+    return cores_text((row.rank or row.job.ranks[0]).process)
 
 
 def _row_utilization(row: JobRow) -> float | None:
@@ -385,11 +384,8 @@ def _utilization_style(context: RenderContext, row: JobRow) -> str:
     return "dim" if ratio is None else load_style(ratio, context.thresholds.idle_below_ratio)
 
 
-def _memory_text(context: RenderContext, row: JobRow) -> str:
-    if row.pid is None:
-        return units.short_bytes_text(row.job.device_memory_bytes)
-    figures = context.figures.process_figures(row.pid)
-    return "-" if figures is None else units.short_bytes_text(figures.device_memory_bytes)
+def _memory_text(_context: RenderContext, row: JobRow) -> str:
+    return units.short_bytes_text((row.rank or row.job).device_memory_bytes)
 
 
 def _steps_text(_context: RenderContext, row: JobRow) -> str:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from neurontools.model.finding import FindingKind
 from neurontools.model.jobs import Rank, RunningJob
-from neurontools.model.process import failure_count
+from neurontools.model.process import Process, failure_count
 from neurontools.util import units
 from neurontools.util.process_text import script_text
 from neurontools.util.units import ranges_text
@@ -56,12 +56,11 @@ def _models(figures: ProcessFigures) -> str:
     return f"{sum(model.running for model in models)}/{len(models)}"
 
 
-def cores_text(figures: ProcessFigures) -> str:
+def cores_text(process: Process) -> str:
     """Returns the held cores of a process as text, with "?" if they are inferred.
 
     If the cores are unknown, returns the devices that the process has open, such as "ND0-1?".
     """
-    process = figures.process
     if process.neuroncore_indices:
         mark = "?" if "core_indices" in process.inferred_fields else ""
         return ranges_text(process.neuroncore_indices) + mark
@@ -115,7 +114,8 @@ PROCESS_COLUMNS = (
         "NEURON_PROCESS_TAG",
     ),
     ProcessColumn(
-        "cores", "CORES", 8, 0, lambda f: min(f.process.neuroncore_indices, default=None), cores_text,
+        "cores", "CORES", 8, 0, lambda f: min(f.process.neuroncore_indices, default=None),
+        lambda f: cores_text(f.process),
         about="logical NeuronCores held; ? where they are inferred, ND0? where only the device is known",
         members=lambda f: f.process.neuroncore_indices,
     ),

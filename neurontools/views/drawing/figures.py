@@ -87,7 +87,6 @@ class Figures:
         absent = set(range(1 + max((index for index in known if index < MOST_DEVICES), default=-1))) - present
         self.missing_devices = frozenset(snapshot.missing_device_indices)
         self.hidden_devices = frozenset(absent - self.missing_devices)
-        self._process_figures: dict[int, ProcessFigures] = {}  # by PID; a list needs those of its visible rows only
         self.snapshot = snapshot
         if absent:
             placeholders = [_absent_device(index, known.get(index)) for index in absent]
@@ -128,14 +127,12 @@ class Figures:
     @cached_property
     def by_pid(self) -> dict[int, ProcessFigures]:
         """The figures of all processes that hold cores or use the runtime, by PID."""
-        return {pid: found for pid in self.ranks if (found := self.process_figures(pid)) is not None}
+        return {pid: self._figures(rank) for pid, rank in self.ranks.items()}
 
     def process_figures(self, pid: int | None) -> ProcessFigures | None:
         """Returns the figures of one process; None if the PID is unknown."""
-        found = self._process_figures.get(pid) if pid is not None else None
-        if found is None and pid is not None and pid in self.ranks:
-            found = self._process_figures[pid] = self._figures(self.ranks[pid])
-        return found
+        rank = self.ranks.get(pid) if pid is not None else None
+        return None if rank is None else self._figures(rank)
 
     @cached_property
     def marked_cores(self) -> dict[int, Severity]:
@@ -248,7 +245,7 @@ class Figures:
             utilization_ratio=rank.utilization_ratio,
             flops_per_second=flops,
             mfu_ratio=flops / (peak * len(cores)) if flops is not None and peak and cores else None,
-            device_memory_bytes=sum_known(core.memory.total_bytes for core in cores),
+            device_memory_bytes=rank.device_memory_bytes,
             host_memory_bytes=process.host_memory.total_bytes,
             errors_total=None if process.errors is None else _sum_counters(process.errors),
             failed_executions_total=None
