@@ -119,7 +119,7 @@ NAN = BEGUN + raw_server.frame(raw_server.DATA, raw_server.message(b"\x0a\x09\x5
         (raw_server.VALID, "its answer can't be read"),
         (HUGE, "more than the 32768 allowed"),
         *((said, "its answer can't be read") for said in (GARBAGE, NAN)),
-        (raw_server.GREETING + raw_server.frame(raw_server.PING, b"12345678") * 1_000_000, "says much|takes nothing"),
+        (raw_server.GREETING + raw_server.frame(raw_server.PING, b"12345678") * 100_000, "takes nothing"),
         (raw_server.trailers_only((b"grpc-status", b"13"), (b"grpc-message", b"\x1b[2Jno")), r"\x1b[2Jno"),
     ],
 )
