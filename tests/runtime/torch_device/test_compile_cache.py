@@ -19,7 +19,7 @@ from neurontools.runtime.programs.compile_cache import CompileCache, hold_entry_
 from neurontools.runtime.programs.compiled_graph import CompiledGraph, InvalidCompiledGraph
 from neurontools.runtime.programs.compiler import CompilerFlags, parse_compiler_flags
 from neurontools.util.directory import Directory
-from tests.harness.hostile_user import HOSTILE, needs_two_users
+from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory, successful_attacks
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -227,13 +227,18 @@ def test_a_directory_that_is_a_link_or_another_users_is_not_used(
 
 
 @needs_two_users
-def test_what_another_user_wrote_is_not_believed(cache: CompileCache, model: CompiledGraph) -> None:
-    cache.store(model, "the graph", FLAGS)
-    os.chown(entry(cache) / "model.neff", HOSTILE, HOSTILE)
-    assert cache.find("9", FLAGS) is None
-    cache.store_failure("9", LEVEL_1, "the graph", "too large")
-    os.chown(entry(cache, flags=LEVEL_1) / "model.log", HOSTILE, HOSTILE)
-    assert cache.failure("9", LEVEL_1) is None
+def test_another_user_can_neither_change_nor_place_models(model: CompiledGraph) -> None:
+    with public_directory() as place:
+        cache = cache_in(place / "cache")
+        cache.store(model, "the graph", FLAGS)
+        cache.store_failure("9", LEVEL_1, "the graph", "too large")
+        files = entry(cache) / "model.neff", entry(cache, flags=LEVEL_1) / "model.log"
+        assert [successful_attacks(path) for path in files] == [[], []]
+        assert cache.find("9", FLAGS) is not None
+        assert cache.failure("9", LEVEL_1) is not None
+        for path in files:
+            os.chown(path, HOSTILE, HOSTILE)
+        assert (cache.find("9", FLAGS), cache.failure("9", LEVEL_1)) == (None, None)
 
 
 SCRIPT = """
