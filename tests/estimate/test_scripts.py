@@ -64,8 +64,12 @@ torch.save(SlowState(), 'checkpoint.pt')  # checkpoint-cost
 
 KERNEL_WAITS = """
 def kernel_waits_ns():
-    from pathlib import Path
-    return sum(int(task.read_text().split()[1]) for task in Path('/proc/self/task').glob('*/schedstat'))
+    import contextlib, pathlib
+    found = []
+    for task in pathlib.Path('/proc/self/task').glob('*/schedstat'):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found.append(int(task.read_text().split()[1]))
+    return sum(found)
 waited_before_ns = kernel_waits_ns()
 """
 WRITES_WAITS = """
