@@ -528,7 +528,7 @@ def fitting_job_columns(context: RenderContext, rows: list[JobRow], width: int) 
             used += column.cells + 1
     spare = width - used
     needed = max((width_of(_name_text(context, row)) for row in rows), default=0)
-    longer = min(needed, _LONGEST_NAME) - _LEAST_NAME  # cells that the names need beyond the least
+    longer = min(needed, _LONGEST_NAME) - _LEAST_NAME  # cells by which the longest name exceeds _LEAST_NAME
     if spare < longer and _SCRIPT in columns and all(_script_repeats_name(context, row) for row in rows):
         columns.remove(_SCRIPT)
         spare += _SCRIPT.cells + 1

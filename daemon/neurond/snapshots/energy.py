@@ -25,8 +25,7 @@ class EnergyMeter:
     """Adds power and energy to the processes of snapshots. `derive` must get every snapshot, in order.
 
     The energy of a minute goes to the processes in proportion to the busy time of their cores. If no core was busy,
-    each process gets its share of the held cores. A minute counts if the daemon saw
-    it from its start to its end.
+    each process gets its share of the held cores. Only minutes that the daemon saw from start to end count.
     """
 
     def __init__(self) -> None:

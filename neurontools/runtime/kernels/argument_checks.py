@@ -69,7 +69,7 @@ def _check_index_select(_value: Tensor, _dim: int, index: Tensor, *_rest: Any) -
 
 def _check_index_put(value: Tensor, indices: Sequence[Tensor | None], values: Tensor, *_rest: Any) -> None:
     masks = {n for n, index in enumerate(indices) if index is not None and index.dtype in (torch.bool, torch.uint8)}
-    if masks:  # the number of true elements is unknown
+    if masks:  # how many elements a mask selects is known only on execution; its shape is known now
         dim = 0
         for number, index in enumerate(indices):
             if number in masks and index is not None:
@@ -85,7 +85,7 @@ def _check_index_put(value: Tensor, indices: Sequence[Tensor | None], values: Te
 
 def _check_index_add(value: Tensor, dim: int, index: Tensor, source: Tensor, *_rest: Any) -> None:
     if not value.dim() or not source.dim():
-        return  # torch treats it as a vector of one element
+        return  # torch treats a tensor without dimensions as a vector of one element
     _require(index.dim() <= 1 and -value.dim() <= dim < value.dim())
     shape = list(value.shape)
     shape[dim] = index.numel()
