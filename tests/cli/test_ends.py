@@ -22,7 +22,7 @@ from tests.harness.command import Done
 from tests.harness.paths import ROOT
 from tests.harness.python_process import PIPES
 from tests.harness.running_daemon import RunningDaemon
-from tests.harness.waiting import HANG_SECONDS, run_to_end
+from tests.harness.waiting import AWAIT_INPUT, HANG_SECONDS, run_to_end
 
 NEURON_LS = [sys.executable, str(ROOT / "scripts/neuron-ls")]
 NEURON_TOP = [sys.executable, str(ROOT / "scripts/neuron-top")]
@@ -173,7 +173,7 @@ def test_interrupted_while_it_is_imported(name: str, tmp_path: Path) -> None:
         "class Slow:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         f"        if name == '{IMPORTS[name]}':\n"
-        "            print('here', flush=True); sys.stdin.read()\n"
+        f"            print('here', flush=True); exec({AWAIT_INPUT!r})\n"
         "sys.meta_path.insert(0, Slow())\n"
     )
     with subprocess.Popen(

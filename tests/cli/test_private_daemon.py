@@ -16,14 +16,13 @@ from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import call
 from neurontools.util.errors import UserError
-from tests.harness.waiting import HANG_SECONDS, is_readable, run_to_end
+from tests.harness.waiting import AWAIT_INPUT, HANG_SECONDS, is_readable, run_to_end
 
-HOLDER = """
-import sys
+HOLDER = f"""
 from neurontools.cli.daemon.private import PrivateDaemon
 with PrivateDaemon("trn1.2xlarge") as daemon:
     print(daemon.pid, daemon.socket_path, flush=True)
-    sys.stdin.read()
+    exec({AWAIT_INPUT!r})
 """
 
 

@@ -44,6 +44,11 @@ def run_to_end(command: Sequence[Any], **options: Any) -> subprocess.CompletedPr
     return subprocess.run(command, **(defaults | options))
 
 
+AWAIT_INPUT = "import select\nwhile not select.select([0], [], [], 0.1)[0]: pass"
+"""Code of a child whose signal handlers raise, until its standard input has data or ends. Python runs a handler only
+after a blocking call: a signal that comes just before `sys.stdin.read()` would wait for the input too (1 of 2,000)."""
+
+
 async def wait_until_async(condition: Callable[[], T | None]) -> T:
     """`wait_until` in an event loop, which goes on meanwhile."""
     began = time.monotonic()

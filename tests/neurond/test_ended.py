@@ -424,7 +424,8 @@ hold_at_process_end(lock := threading.RLock())
 at_process_end(lock.acquire)
 threading.Timer(0.02, os.kill, (os.getpid(), 15)).start()
 with lock:
-    threading.Event().wait()
+    while True:
+        threading.Event().wait(0.1)
 """
 LONG_CALL = """
 def count_more_unless_stopped():
