@@ -264,7 +264,12 @@ class RecordingWriter:
         try:
             # O_EXCL never overwrites a file, because an old recording cannot be recreated.
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_MODE)
-            self._put(MAGIC + b" %d " % VERSION + json.dumps(about).encode() + b"\n")
+            try:
+                self._put(MAGIC + b" %d " % VERSION + json.dumps(about).encode() + b"\n")
+            except OSError:  # the disk is full
+                os.close(self._file)
+                Path(path).unlink()
+                raise
         except FileExistsError as error:
             text = "the file exists; name a new one or remove it"
             raise UserError(f"the recording {excerpt(path, 200)}: {text}", EXIT_FAILURE) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -145,6 +146,17 @@ def test_a_foreign_file_is_refused_with_the_reason_and_none_is_written_over(tmp_
     with pytest.raises(UserError, match="the file exists"):
         RecordingWriter(str(tmp_path / "there"))
     assert (tmp_path / "there").read_text() == "keep me"
+
+
+def test_a_recording_whose_header_does_not_fit_leaves_no_file(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"the recording .*/full: File too large; name a file that can be written"):
+            RecordingWriter(str(tmp_path / "full"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 @needs_two_users
