@@ -157,6 +157,11 @@ def summary(found: Sequence[Verdict], snapshot: Snapshot) -> str:
     return summarize_verdicts(found, is_judged=snapshot.health is not None, daemon_version=snapshot.daemon_version)
 
 
+def no_verdicts_text(daemon_version: str) -> str:
+    """Says that this version of neurond derives no findings. An empty version is unknown."""
+    return f"neurond {daemon_version or 'of an unknown version'} makes no verdicts"
+
+
 def summarize_verdicts(found: Sequence[Verdict], *, is_judged: bool, daemon_version: str) -> str:
     """Summarizes the verdicts in one line. `is_judged` is whether the daemon of `daemon_version` derives findings."""
     on_devices = [verdict for verdict in found if verdict.device_index is not None]
@@ -172,8 +177,7 @@ def summarize_verdicts(found: Sequence[Verdict], *, is_judged: bool, daemon_vers
     parts = ["the host is unhealthy"] if is_host_unhealthy else []
     parts += [f"{unhealthy} of {count} devices unhealthy"] if unhealthy else []
     if unknown:
-        version = daemon_version or "of an unknown version"
-        why = reasons[0] if is_judged else f"neurond {version} makes no verdicts"
+        why = reasons[0] if is_judged else no_verdicts_text(daemon_version)
         others = unknown - reasons.count(reasons[0])
         more = f"; {others} more for other reasons" if others else ""
         parts.append(f"health of {unknown} of {count} devices not known: {why}{more}")
@@ -330,7 +334,7 @@ def judge_host(
 ) -> HostVerdict:
     """Returns the verdict on a host from its findings. `judged` is None if the daemon derives no findings."""
     if judged is None:
-        return unknown_verdict(f"neurond {daemon_version or 'of an unknown version'} makes no verdicts; update it")
+        return unknown_verdict(f"{no_verdicts_text(daemon_version)}; update it")
     found = list(judged.findings)
     count = len(judged.device_indices)
     if criteria.expected_devices is not None and count < criteria.expected_devices:

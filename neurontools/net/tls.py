@@ -152,7 +152,7 @@ class ServerTls:
         except FileProblem as problem:
             _log.warning("%s%s; the old contents stay in use", self._message_prefix, problem)
             return False
-        _log.info("%scertificate files were read again", self._message_prefix)
+        _log.info("%scertificate, key, client CA and revocation list were read again", self._message_prefix)
         return True
 
     def _read_files(self) -> tuple[ssl.SSLContext, bytes]:

@@ -10,13 +10,14 @@ from neurontools.cli.line import HOST_OPTION_NAMES, exclude_each_other
 from neurontools.fleet.document import document, document_json
 from neurontools.fleet.states import HostLink, HostState, by_name, worst_first
 from neurontools.model import Severity
-from neurontools.model.health import marked_reason
+from neurontools.model.health import marked_reason, no_verdicts_text
 from neurontools.util.command_lifecycle import write_stderr, write_text
 from neurontools.util.errors import EXIT_HEALTH_UNKNOWN, EXIT_NO_DAEMON, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.util.formats import Column, ascii_table
-from neurontools.util.terminal import escape_controls
+from neurontools.util.terminal import escape_controls, excerpt
 from neurontools.util.units import UNKNOWN, count_text, ranges_text
 
+_LONGEST_REASON = 100  # characters of the table; --health prints the whole reason
 _GO_WITH = frozenset(
     (*HOST_OPTION_NAMES, "prometheus-config", "json-output", "health", "tls-cert", "tls-key", "tls-ca")
 )
@@ -80,7 +81,7 @@ def _device_count(state: HostState) -> str:
 def health_word(state: HostState) -> str:
     """Returns the highest severity among a host's findings, or why its health is unknown."""
     if state.link is not HostLink.LIVE:
-        return escape_controls(state.loss_reason or "no answer in time")
+        return excerpt(state.loss_reason or "no answer in time", _LONGEST_REASON)
     return "not known" if state.severity is None else state.severity.name.lower()
 
 
@@ -94,7 +95,7 @@ def fleet_health_text(states: Sequence[HostState]) -> str:
             lines.append(f"{name}: not known: {state.loss_reason or 'no answer in time'}")
             continue
         if not found.is_judged:
-            lines.append(f"{name}: not known: neurond {found.daemon_version} makes no verdicts")
+            lines.append(f"{name}: not known: {no_verdicts_text(found.daemon_version)}")
         elif unread := [device.index for device in found.devices if device.severity is None]:
             where = f"device{'s' if len(unread) > 1 else ''} {ranges_text(unread)}"
             lines.append(f"{name}: {where}: not known: neuron-ls --health tells why there")
