@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import os
 import resource
+import select
 import sys
 import threading
 
@@ -27,6 +30,7 @@ from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 DEFAULT_PORT = 8000
 MAX_LINE_BYTES = 64 * 2**20
 MAX_REPORTED = 1000
+_SIGNAL_SECONDS = 0.5
 _COMMAND = "neuron-monitor-prometheus"
 
 OPTIONS = (
@@ -46,6 +50,22 @@ EXIT_CODES = (
     (2, "an option has an invalid value"),
     *END_CODES,
 )
+
+
+class _StandardInput(io.RawIOBase):
+    """Standard input, of which a signal ends the reading within half a second.
+
+    Python calls a signal handler only between two calls of the system. A signal that comes just before read() would
+    wait for the next record.
+    """
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # Python 3.11 has no Buffer
+        while not select.select([0], [], [], _SIGNAL_SECONDS)[0]:
+            pass
+        return os.readv(0, [buffer])
 
 
 class RecordExposition:
@@ -90,7 +110,7 @@ def _run_prometheus(arguments: list[str]) -> int:
     exposed = RecordExposition()
     _serve(exposed, given.get("address", ""), whole_option(given, "port", DEFAULT_PORT, 0, 65535))
     reported: set[str] = set()
-    source = open(0, "rb", closefd=False)  # noqa: SIM115 - sys.stdin is None where it was closed
+    source = io.BufferedReader(_StandardInput(), 2**16)
     while line := source.readline(MAX_LINE_BYTES):
         for problem in exposed.add_line(line):
             # Writes one message per kind of problem, so that a lasting error does not fill the log.
