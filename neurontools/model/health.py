@@ -157,8 +157,8 @@ def summary(found: Sequence[Verdict], snapshot: Snapshot) -> str:
     return summarize_verdicts(found, is_judged=snapshot.health is not None, daemon_version=snapshot.daemon_version)
 
 
-def no_verdicts_text(daemon_version: str) -> str:
-    """Says that this version of neurond derives no findings. An empty version is unknown."""
+def no_verdicts_text(daemon_version: str | None) -> str:
+    """Says that this version of neurond derives no findings. None and an empty version are unknown."""
     return f"neurond {daemon_version or 'of an unknown version'} makes no verdicts"
 
 
