@@ -385,6 +385,19 @@ class Series:
         step = found.get(latest)
         return *earlier, None if step is None else mean_of_cores(step, first, count)
 
+    def were_used(self, cores: range, since_seconds: float) -> bool:
+        """Returns whether some of these physical cores were held or busy since this time, in steps of 5 s."""
+        if not self._count:
+            return False
+        found, latest = self._trend_steps
+        if _is_used(found.get(latest), cores):
+            return True
+        key = (cores, int(since_seconds // TREND_STEP_SECONDS), latest)
+        cache = self._samples.cache
+        if key not in cache:
+            cache[key] = any(_is_used(found.get(number), cores) for number in range(*key[1:]))
+        return bool(cache[key])
+
     @cached_property
     def _trend_steps(self) -> tuple[dict[int, CoreStep], int]:
         """The time steps of the trends, and the number of the last one."""
@@ -405,6 +418,11 @@ class Series:
             found = {**found, **anew.steps}
         self._cut[key] = found
         return found
+
+
+def _is_used(step: CoreStep | None, cores: range) -> bool:
+    part = slice(cores.start, cores.stop)
+    return step is not None and (any(step.owners[part]) or any(step.means[part]))
 
 
 def mean_of_cores(step: CoreStep, first: int, count: int) -> float | None:

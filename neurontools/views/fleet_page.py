@@ -30,6 +30,7 @@ from neurontools.views.drawing.lines import (
     line_width,
     printable,
     styled,
+    width_of,
 )
 from neurontools.views.drawing.render_context import visible_top
 from neurontools.views.fleet_hosts import HostRow, cell_grid, host_columns, host_line, host_titles, worst_finding_text
@@ -37,6 +38,7 @@ from neurontools.views.fleet_models import fleet_model_lines
 
 _MOST_NAME_CELLS, _LEAST_NAME_CELLS = 34, 8
 _ROOMY_HEIGHT = 16
+_LEAST_WIDE_CELLS = 100
 _KEYS = (
     ("q", "quit", "q"),
     ("Enter", "open", "enter"),
@@ -49,6 +51,7 @@ _KEYS = (
 _LEAST_NAME, _MOST_NAME = 12, 34
 _STATE_STYLES = {JobState.STUCK: "bad", JobState.COMPILING: "warn", JobState.WAITING: "warn"}
 _STATE_WIDTH = 16
+_MARK_CELLS = 3  # cells of the mark before the name of a job
 
 
 def _busiest_first(states: Iterable[HostState]) -> list[HostState]:
@@ -163,21 +166,27 @@ def _title_line(context: FleetContext, width: int) -> Line:
     notes = ["simulated"] if any(found.source is SourceKind.SIMULATED for found in summaries) else []
     notes += ["synthetic load"] if any(found.synthetic_load for found in summaries) else []
     note = f" [{', '.join(notes)}]" if notes else ""
-    left = f" neuron-top {__version__}: {len(states)} host{'s' if len(states) != 1 else ''}, {', '.join(parts)}{note}"
+    short = f" [{notes[-1].split()[0]}]" if notes else ""
+    hosts = f"{len(states)} host{'s' * (len(states) != 1)}, {', '.join(parts)}"
     right: list[Run] = []
     for severity, noun, style in (
         (Severity.CRITICAL, "critical", "title_critical"),
         (Severity.WARNING, "with warnings", "title_warning"),
     ):
-        hosts = sum(state.severity is severity for state in states)
-        if hosts:
+        sick = sum(state.severity is severity for state in states)
+        if sick:
             mark = context.glyphs.bad if severity is Severity.CRITICAL else context.glyphs.warn
-            right.append((f" {mark} {hosts} {noun} ", style))
+            right.append((f" {mark} {sick} {noun} ", style))
     moment = clock_text(context.now_unix_seconds)
     right.append((f" every {context.interval_seconds:g} s {moment} ", "title_dim"))
     while right and line_width(right) > width // 2:
         right.pop()
-    left = clip(left, max(0, width - line_width(right)), mark=True)
+    room = max(0, width - line_width(right))
+    name = " neuron-top"
+    for left in (f"{name} {__version__}: {hosts}{note}", f"{name}: {hosts}{note}", f"{name}: {hosts}{short}"):
+        if width_of(left) <= room:
+            break
+    left = clip(left, room, mark=True)
     gap = " " * (width - line_width(right) - line_width([(left, "")]))
     return fit(((left, "title"), (gap, "title"), *right), width, "title")
 
@@ -226,17 +235,20 @@ def fleet_totals(context: FleetContext) -> FleetTotals:
 
 
 def _totals_line(context: FleetContext, width: int) -> Line:
-    """Draws the totals over the live hosts: devices, NeuronCores, utilization, FLOPS and jobs."""
+    """Draws the totals over the live hosts: devices, cores, and of utilization, FLOPS and jobs those that fit."""
     totals = fleet_totals(context)
     missing_text = f" ({totals.missing_device_count:,} missing)" if totals.missing_device_count else ""
     cores = totals.neuroncore_counts.items()
-    text = f" {totals.device_count:,} devices{missing_text}, {_count_text(totals.neuroncore_count)} NeuronCores: "
+    noun = "NeuronCores" if width >= _LEAST_WIDE_CELLS else "cores"
+    text = f" {totals.device_count:,} devices{missing_text}, {_count_text(totals.neuroncore_count)} {noun}: "
     text += ", ".join(f"{_count_text(count)} {word}" for word, count in cores if count or word != "unknown")
-    more = f"   utilization {units.percent_text(totals.utilization_ratio, 1)}   "
-    more += units.flops_text(totals.flops_per_second)
+    more = [f"utilization {units.percent_text(totals.utilization_ratio, 1)}"]
+    more.append(units.flops_text(totals.flops_per_second))
     count = totals.job_count
-    more += "" if count is None else f"   {count:,} job{'s' * (count != 1)}"
-    return fit(((clip(text + more, width, mark=True), "strong"),), width)
+    more += [] if count is None else [f"{count:,} job{'s' * (count != 1)}"]
+    for part in more:
+        text += f"   {part}" if len(text) + 3 + len(part) <= width else ""
+    return fit(((clip(text, width, mark=True), "strong"),), width)
 
 
 def _count_text(count: int | None) -> str:
@@ -359,14 +371,20 @@ def fleet_job_lines(jobs: Sequence[FleetJob], glyphs: Glyphs, width: int, height
     shown = list(jobs[: max(0, height - 1)])
     if len(shown) < len(jobs):
         shown = shown[:-1]
-    name_width = min(_MOST_NAME, max([_LEAST_NAME, *(len(job.name) for job in shown)]), max(_LEAST_NAME, width // 4))
     columns = [column for column in job_columns(jobs) if width >= column.least_width]
     titles = "".join(f" {cell(column.title, column.width, right=column.is_right)}" for column in columns)
-    text = f"   {cell('JOB', name_width)}{titles}  {cell('STATE', _STATE_WIDTH)} PROBLEM"
+    titles += f"  {cell('STATE', _STATE_WIDTH)}"
+    room = width // 4
+    if any(map(problem_text, shown)):
+        titles += " PROBLEM"
+    else:
+        room = max(room, width - len(titles) - _MARK_CELLS)
+    name_width = min(_MOST_NAME, max([_LEAST_NAME, *(len(job.name) for job in shown)]), max(_LEAST_NAME, room))
+    text = f"{' ' * _MARK_CELLS}{cell('JOB', name_width)}{titles}"
     lines = [fit(((text, "column"),), width, "column")]
     lines += [_job_line(job, glyphs, columns, name_width, width) for job in shown]
     if len(shown) < len(jobs):
-        lines.append(fit(((f"   and {len(jobs) - len(shown)} more jobs", "dim"),), width))
+        lines.append(fit(((f"{' ' * _MARK_CELLS}and {len(jobs) - len(shown)} more jobs", "dim"),), width))
     return lines[: max(0, height)]
 
 

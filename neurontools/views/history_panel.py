@@ -54,7 +54,7 @@ def history_panel(context: RenderContext, width: int, height: int) -> TextPage:
         return _filled(page, height)
     axis = series.axis(cells, window_seconds, context.snapshot.taken_at_unix_seconds)
     feet = (event_line, clock_line) if height >= _LEAST_LINES_WITH_TIMES else ()
-    groups = _groups(context, height - len(feet))
+    groups = _groups(context, axis, height - len(feet))
     names = (context.plot_metric, "utilization" if context.plot_metric == "memory" else "memory")
     page = TextPage()
     for number, group in enumerate(groups):
@@ -78,25 +78,34 @@ def _filled(page: TextPage, height: int) -> TextPage:
     return page
 
 
-def _groups(context: RenderContext, height: int) -> list[_DeviceGroup]:
-    """Returns the groups of shown devices that get a plot each: one for all devices, or more if there is room."""
+def _groups(context: RenderContext, axis: TimeAxis, height: int) -> list[_DeviceGroup]:
+    """Returns the groups of devices that get a plot each: one group, or more if there is room.
+
+    Leaves out hidden devices, and devices that were free during the whole time of the axis unless all were.
+    """
     if context.pid is not None:
         return [_DeviceGroup(f"PID {context.pid}", pid=context.pid)]
     if context.plot_metric == "executions":  # processes report executions, so devices have none of their own
         return [_DeviceGroup("the host")]
-    devices = [device for device in context.snapshot.devices if device.index not in context.figures.hidden_devices]
     per_device = context.snapshot.instance.physical_cores_per_device
-    count = max(1, min(_MOST_GROUPS, len(devices), height // _GROUP_LINES))
+    shown = [
+        (device, range(device.index * per_device, (device.index + 1) * per_device))
+        for device in context.snapshot.devices
+        if device.index not in context.figures.hidden_devices
+    ]
+    series, since_seconds = context.series, axis.begins_seconds
+    used = [each for each in shown if series is not None and series.were_used(each[1], since_seconds)]
+    count = max(1, min(_MOST_GROUPS, len(used), height // _GROUP_LINES))
+    devices = used or shown
     if count == 1 and len(devices) == len(context.snapshot.devices):
-        return [_DeviceGroup("all cores", memory_bytes=sum(device.memory_bytes for device in devices))]
+        return [_DeviceGroup("all cores", memory_bytes=sum(device.memory_bytes for device, _ in devices))]
     size = -(-len(devices) // count)
     groups = []
     for at in range(0, len(devices), size):
         part = devices[at : at + size]
-        core_ranges = tuple(range(device.index * per_device, (device.index + 1) * per_device) for device in part)
-        memory_bytes = sum(device.memory_bytes for device in part)
-        name = f"ND {ranges_text(device.index for device in part)}"
-        groups.append(_DeviceGroup(name, core_ranges, memory_bytes))
+        memory_bytes = sum(device.memory_bytes for device, _ in part)
+        name = f"ND {ranges_text(device.index for device, _ in part)}"
+        groups.append(_DeviceGroup(name, tuple(cores for _, cores in part), memory_bytes))
     return groups
 
 
@@ -204,7 +213,7 @@ def value_range(values: list[float]) -> tuple[float, float]:
 
     The scale begins above 0 if all values are high, and ends below 1 if all values are low.
     """
-    if not values:
+    if not any(values):
         return 0.0, 1.0
     lowest, highest = min(values), max(values)
     top = next((top for top in _TOPS if highest <= top), 1.0)

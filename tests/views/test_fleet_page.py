@@ -70,6 +70,15 @@ def test_it_fills_the_screen_exactly(size: tuple[int, int], glyphs: Glyphs) -> N
         assert glyphs is UNICODE or text.isascii()
 
 
+def test_narrow_titles_and_totals_end_with_a_whole_word() -> None:
+    states = [live("sick", SICK), *(live(f"host-{number}", AT_WORK) for number in range(59))]
+    title, totals, *_ = rows_of(states, 80, 24)
+    assert title.startswith(" neuron-top: 60 hosts, 60 live [synthetic] ")
+    assert "59 live [simulated, synthetic load]" in rows_of(states[1:], 80, 24)[0]
+    assert " cores: " in totals
+    assert "…" not in title + totals
+
+
 def test_the_page_is_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """At three widths, of hosts as they are and as groups, with a job that is slow; then as commands print it."""
     monkeypatch.setenv("TZ", "UTC")
@@ -189,7 +198,7 @@ def test_whose_a_job_is_stands_beside_it_where_there_is_room(
     drawn = replace(context(HOSTS), jobs=(replace(job, users=users, user_count=count),))
     for width, there in ((119, (False, False)), (120, (True, False)), (132, (True, True))):
         rows = [plain_text(line) for line in fleet_page(drawn, width, 40).lines]
-        titles, row = next(pair for pair in pairwise(rows) if "PROBLEM" in pair[0])
+        titles, row = next(pair for pair in pairwise(rows) if "RANKS" in pair[0])
         assert ("USER" in titles, "STEP" in titles.split()) == there
         place = titles.find("USER")
         assert place < 0 or row[place : place + 10].strip() == text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -287,6 +288,7 @@ def test_a_job_says_which_of_its_ranks_are_missing() -> None:
     ("values", "ends"),
     [
         ([], (0.0, 1.0)),
+        ([0.0, 0.0], (0.0, 1.0)),
         ([0.0, 0.03], (0.0, 0.05)),
         ([0.1, 0.6], (0.0, 1.0)),
         ([0.85, 0.96], (0.8, 1.0)),
@@ -310,8 +312,19 @@ def test_the_history_fills_the_lines_that_are_left_and_the_frame_ends_every_line
         blank = sum(not row.strip(" │") for row in shown)
         # The curve of an idle host stays in the lowest line of each plot.
         assert scenario == "idle" or blank <= size[1] // 5, blank
-    assert ("HBM of ND 12-15" in "".join(shown)) == (size == (300, 80))
+    assert ("HBM of all cores" if scenario == "idle" else "HBM of ND 12-15") in "".join(shown)
     assert "free" in "".join(plain_text(line) for line in dashboard.draw(80, 24).lines)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "names"), [("idle", {"all cores"}), ("training-ramp", {"ND 0"}), ("stuck-core", {"ND 0-4", "ND 5-9"})]
+)
+def test_the_history_leaves_out_devices_that_were_free_all_the_time(scenario: str, names: set[str]) -> None:
+    host = ScenarioHost("trn1.32xlarge", scenario, neuroncores=20 if scenario == "stuck-core" else 2)
+    taken = [host.at(float(second)) for second in range(1, 61)]
+    dashboard = Dashboard(StillFeed(taken), DashboardSettings(), UNICODE)
+    shown = "\n".join(plain_text(line) for line in dashboard.draw(200, 50).lines)
+    assert set(re.findall("HBM of (.+?):", shown)) == names
 
 
 def test_the_history_of_some_devices_has_nothing_of_the_devices_between_them() -> None:
