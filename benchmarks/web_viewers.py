@@ -14,6 +14,7 @@ from statistics import median
 from measuring import Figure, compile_sources, core_share_percent, daemon, report
 
 MOST = 32
+VIEWERS_PER_ADDRESS = 8  # the most that the daemon updates
 ROUNDS = 3
 SECONDS = 20.0
 REQUEST = b"GET /top/overview HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n"
@@ -23,8 +24,9 @@ def view(port: int, count: int) -> None:
     """Opens this many streams and reads them for ever. Prints a line once all have received a page."""
     selector = selectors.DefaultSelector()
     silent = set()
-    for _ in range(count):
-        connection = socket.create_connection(("127.0.0.1", port))
+    for number in range(count):
+        source = (f"127.0.0.{1 + number // VIEWERS_PER_ADDRESS}", 0)
+        connection = socket.create_connection(("127.0.0.1", port), source_address=source)
         connection.sendall(REQUEST)
         selector.register(connection, selectors.EVENT_READ)
         silent.add(connection)
@@ -33,6 +35,8 @@ def view(port: int, count: int) -> None:
             data = key.fileobj.recv(1 << 20)  # type: ignore[union-attr]
             if not data:
                 raise SystemExit("a stream has ended")
+            if data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 200 "):
+                raise SystemExit(f"the daemon refused a stream: {data.splitlines()[0].decode()}")
             if key.fileobj in silent and b"event: changes" in data:
                 silent.discard(key.fileobj)
                 if not silent:
