@@ -232,6 +232,11 @@ def record(
         if not operator.trusted:
             raise Unverified(key, signature)
         signatures.put(key, signature)
+    for one, other in signature.overlap_candidates:
+        if call.buffers[one.slot] is call.buffers[other.slot] and one.overlaps(
+            other, call.scalars, may_coincide=operator.may_coincide
+        ):
+            raise NotRecordable(operator.name)  # the CPU kernel raises an error
     graph = core.pending
     indices = [signature.id]
     for buffer in call.buffers:

@@ -92,16 +92,11 @@ def _check_index_add(value: Tensor, dim: int, index: Tensor, source: Tensor, *_r
     _require(list(source.shape) == shape)
 
 
-def _check_product(*factors: Tensor, **_scales: Any) -> None:
-    _require(len({factor.dtype for factor in factors}) == 1)
-
-
 _CHECKS: dict[str, Callable[..., None]] = {
     "aten::convolution": _check_convolution,
     "aten::_softmax": _check_softmax,
     "aten::_log_softmax": _check_softmax,
     "aten::index_select": _check_index_select,
-    **dict.fromkeys(("aten::mm", "aten::addmm"), _check_product),
     **dict.fromkeys(("aten::index_add", "aten::index_add_"), _check_index_add),
     **dict.fromkeys(("aten::index_put", "aten::index_put_", "aten::_index_put_impl_"), _check_index_put),
 }

@@ -62,6 +62,22 @@ class TensorLayout:
         return not is_batch_of_one
 
     @property
+    def repeats_elements(self) -> bool:
+        """Whether several elements are at one address, as in an expanded tensor. In-place operators refuse it."""
+        return any(size > 1 and stride == 0 for size, stride in zip(self.size, self.stride, strict=True))
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the elements fill their range of memory, each at an address of its own."""
+        expected = 1
+        for stride, size in sorted((stride, size) for size, stride in zip(self.size, self.stride, strict=True)):
+            if size > 1:
+                if stride != expected:
+                    return False
+                expected *= size
+        return self.extent > 0
+
+    @property
     def is_channels_last(self) -> bool:
         """Whether the channels of images or volumes are closer to each other in memory than pixels of a row."""
         return self.ndim in (4, 5) and self.stride[-1] >= self.size[1] * self.stride[1] > 0

@@ -44,6 +44,8 @@ _FLOP_FORMULAS: dict[Any, Formula] = {
 _operator_ids = count()
 # Operators whose number arguments decide the result size. These numbers are constants in a graph, not inputs.
 _SIZED_BY_NUMBERS = frozenset({"aten::arange", "aten::range"})
+# Operators with these tags promote mixed types by the same code on meta tensors and on the CPU.
+_PROMOTING_TAGS = frozenset({torch.Tag.core, torch.Tag.pointwise})
 # Argument types whose numbers are inputs of a graph, so that a new learning rate needs no new graph.
 # "Tensor" is among these types because torch passes the 2 of `x * 2` as a number for a tensor argument.
 _LIFTED_TYPES = frozenset(
@@ -79,6 +81,7 @@ class DeviceOperator:
     the result, or None for a new tensor. If there is one result, a changed argument, `changed_result` is its name. A
     `random` operator draws from the device's generator. An `effect` operator must run even if its results are unused. A
     `dynamic` operator runs eagerly, because its result layouts depend on values or its results are views of arguments.
+    The changed tensor of an operator that `may_coincide` may also be another argument, as in `x.mul_(x)`.
     The meta kernel of a `trusted` operator returns the same layouts as its CPU kernel. Without `trusted`, the first
     call of each signature runs eagerly, and compares these layouts.
     """
@@ -118,6 +121,7 @@ class DeviceOperator:
         self.returns: tuple[tuple[int, str] | None, ...] = tuple(
             _returned_argument(r, arguments) for r in schema.returns
         )
+        self.may_coincide = torch.Tag.pointwise in op.tags
         self.in_place = all(r is not None for r in self.returns)
         only = self.returns[0] if len(self.returns) == 1 and not self.out_names else None
         self.changed_result = None if only is None else only[1]
@@ -239,6 +243,19 @@ class TensorSlot:
         self.layout = layout
         self.offset = offset
 
+    def overlaps(self, other: TensorSlot, scalars: Sequence[Any], *, may_coincide: bool) -> bool:
+        """Returns whether two dense views of one storage share elements. With `may_coincide`, equal views may."""
+        begin, end = self._range_bytes(scalars)
+        other_begin, other_end = other._range_bytes(scalars)
+        if may_coincide and (begin, end) == (other_begin, other_end):
+            return self.layout.stride != other.layout.stride
+        return begin < other_end and other_begin < end
+
+    def _range_bytes(self, scalars: Sequence[Any]) -> tuple[int, int]:
+        offset = 0 if self.offset is None else scalars[self.offset]
+        size = self.layout.dtype.itemsize
+        return offset * size, (offset + self.layout.extent) * size
+
 
 class ScalarSlot:
     """A number argument, whose value may differ between executions."""
@@ -289,6 +306,7 @@ class OperatorSignature:
     """An operator call without tensor data and without the values of numbers that may differ between executions.
 
     `outputs` has a layout or a list of layouts for each result, but None for a result that is a changed argument.
+    `overlap_candidates` has pairs of a changed tensor and another one, which must not overlap.
     """
 
     def __init__(self, operator: DeviceOperator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -304,20 +322,30 @@ class OperatorSignature:
         self.scalar_count = len(template.scalars)
         self.host_count = len(template.hosts)
         given: dict[Any, Any] = {**dict(enumerate(self.arguments)), **self.keywords}
-        self.written_slots = tuple(
-            slot.slot
-            for position, name in operator.writes
-            for slot in _tensor_slots(given.get(name, given.get(position)))
-        )
+        written = [s for position, name in operator.writes for s in _tensor_slots(given.get(name, given.get(position)))]
+        self.written_slots = tuple(slot.slot for slot in written)
+        self.overlap_candidates = () if operator.effect else self._find_overlap_candidates(written)
         result, self.flops = self._on_meta(template)
         self.outputs = self._layouts_of(result)
         if self._fills_from_empty_arguments():
             self._run_on_zeros(template)
+        elif self._mixes_types():
+            result = self._run_on_zeros(template)
+            results = result if len(operator.returns) > 1 else (result,)
+            self.outputs = tuple(map(_with_layout_of, self.outputs, results))
         elif self._may_differ_in_strides():
             self._use_strides_of_cpu(template)
         self.single = self.outputs[0] if len(self.outputs) == 1 and isinstance(self.outputs[0], TensorLayout) else None
         self.result_count = sum(1 for _ in flattened(self.outputs))
         self._text: str | None = None
+
+    def _find_overlap_candidates(self, written: list[TensorSlot]) -> tuple[tuple[TensorSlot, TensorSlot], ...]:
+        if any(slot.layout.repeats_elements for slot in written):
+            raise NotRecordable(self.operator.name)  # most CPU kernels refuse to change such a tensor
+        if is_batched(self.operator.name):
+            return ()  # too many pairs
+        dense = [slot for slot in _tensor_slots([*self.arguments, *self.keywords.values()]) if slot.layout.is_dense]
+        return tuple((one, other) for one in written if one in dense for other in dense if other is not one)
 
     def _on_meta(self, template: _Template) -> tuple[Any, int]:
         operator = self.operator
@@ -379,6 +407,26 @@ class OperatorSignature:
         except Exception:
             raise NotRecordable(operator.name) from None
 
+    def _mixes_types(self) -> bool:
+        """Returns whether floating-point arguments have several types, for which only the CPU kernel knows the result.
+
+        Many kernels refuse them, or return another type than the meta kernel.
+        """
+        op = self.operator.op
+        if not self._can_run_on_zeros() or is_batched(self.operator.name) or _PROMOTING_TAGS.issubset(op.tags):
+            return False
+        given = _tensor_slots([*self.arguments, *self.keywords.values()])
+        return len({slot.layout.dtype for slot in given if slot.layout.dtype.is_floating_point}) > 1
+
+    def _can_run_on_zeros(self) -> bool:
+        operator = self.operator
+        return not (
+            operator.effect
+            or (operator.random and not operator.has_generator)
+            or (operator.writes and self.host_count)
+            or not operator.name.startswith("aten::")
+        )
+
     def _may_differ_in_strides(self) -> bool:
         """Returns whether meta and CPU kernels may disagree about strides: of dimensions of size 1, or of images.
 
@@ -386,13 +434,7 @@ class OperatorSignature:
         matrix products, which are expensive and choose their own layout.
         """
         operator = self.operator
-        if (
-            not self.outputs
-            or operator.effect
-            or (operator.random and not operator.has_generator)
-            or (operator.writes and self.host_count)
-            or not operator.name.startswith("aten::")
-        ):
+        if not self.outputs or not self._can_run_on_zeros():
             return False
         given = [slot.layout for slot in _tensor_slots([*self.arguments, *self.keywords.values()])]
         if any(layout.is_channels_last for layout in given):
@@ -405,7 +447,7 @@ class OperatorSignature:
         except NotRecordable:
             return  # some CPU kernels fail on zeros, such as integer division
         results = result if len(self.operator.returns) > 1 else (result,)
-        self.outputs = tuple(map(_with_strides_of, self.outputs, results))
+        self.outputs = tuple(map(_with_layout_of, self.outputs, results))
 
     def agrees_with(self, results: list[Any]) -> bool:
         """Returns whether the CPU kernel's results have the layouts that the meta kernel returned."""
@@ -518,13 +560,13 @@ def _layout_tree(value: Any, name: str) -> Any:
     raise NotRecordable(name)
 
 
-def _with_strides_of(output: Any, result: Any) -> Any:
-    """Returns the result layouts with the strides that the CPU kernel's results have."""
+def _with_layout_of(output: Any, result: Any) -> Any:
+    """Returns the result layouts with the strides and types that the CPU kernel's results have."""
     if isinstance(output, list):
-        return [_with_strides_of(layout, value) for layout, value in zip(output, result, strict=True)]
-    if output is None or result.shape != output.size or 0 in result.stride():
+        return [_with_layout_of(layout, value) for layout, value in zip(output, result, strict=True)]
+    if output is None or result.shape != output.size:
         return output
-    return layouts.get(output.size, result.stride(), output.dtype)
+    return layouts.get(output.size, output.stride if 0 in result.stride() else result.stride(), result.dtype)
 
 
 def _layouts_agree(announced: Any, actual: Any) -> bool:

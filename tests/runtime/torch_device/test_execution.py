@@ -208,6 +208,10 @@ def test_nan_is_an_error_where_it_is_asked_for(xla: Any, executor: Any) -> None:
     assert kept.isnan().all().item()
 
 
+def _apply_to(value: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    return function(value)
+
+
 REFUSED: dict[str, Callable[..., object]] = {
     "linear": lambda on: nn.functional.linear(on(2, 5), on(4, 4)),
     "bias of a linear": lambda on: nn.functional.linear(on(2, 4), on(4, 4), on(3)),
@@ -224,19 +228,49 @@ REFUSED: dict[str, Callable[..., object]] = {
     "index_add_": lambda on: on(1, 1).index_add_(0, on(2).long(), on(2, 4)),
     "types of a product": lambda on: on(2, 3) @ on(3, 2).bfloat16(),
     "types of a sum": lambda on: torch.addmm(on(2), on(2, 3), on(3, 2).bfloat16()),
+    "types of index_add_": lambda on: on(2, 2).index_add_(0, on(2).long(), on(2, 2).bfloat16()),
+    "types of a layer norm": lambda on: nn.functional.layer_norm(on(2, 4), [4], on(4).bfloat16()),
+    "types of a loss": lambda on: nn.functional.binary_cross_entropy(on(2, 4), on(2, 4).bfloat16()),
+    "an expanded tensor": lambda on: on(1, 4).expand(3, 4).add_(1),
+    "expanded tensors": lambda on: torch._foreach_mul_([on(1, 4).expand(3, 4)], 2.0),
+    "the rows before": lambda on: _apply_to(on(4, 3), lambda rows: rows[1:].add_(rows[:-1])),
+    "its transpose": lambda on: _apply_to(on(3, 3), lambda matrix: matrix.mul_(matrix.t())),
     "add_": lambda on: on(3).add_(on(2, 3)),
     "product": lambda on: on(2, 3) @ on(2, 3),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_wrong_shape_is_refused_where_the_script_calls_the_operator(xla: Any, name: str) -> None:
+def test_a_wrong_call_is_refused_where_the_script_calls_the_operator(xla: Any, name: str) -> None:
     def message(where: str) -> str:
         with pytest.raises((RuntimeError, IndexError)) as raised:
             REFUSED[name](lambda *shape: torch.zeros(shape).to(where))
         return f"{type(raised.value).__name__}: {raised.value}"
 
     assert message("xla") == message("cpu")
+
+
+@pytest.mark.parametrize("loss", [nn.functional.mse_loss, nn.functional.smooth_l1_loss, nn.functional.soft_margin_loss])
+@pytest.mark.parametrize("types", [(torch.float16, torch.float32), (torch.float32, torch.bfloat16)])
+def test_a_loss_of_two_types_is_that_of_the_cpu(xla: Any, loss: Any, types: tuple[torch.dtype, torch.dtype]) -> None:
+    def results(where: str) -> tuple[torch.Tensor, torch.Tensor]:
+        value = torch.arange(6, dtype=types[0]).to(where).requires_grad_()
+        result = loss(value, torch.ones(6, dtype=types[1]).to(where))
+        result.backward()
+        assert value.grad is not None
+        return result.detach().cpu(), value.grad.cpu()
+
+    for found, expected in zip(results("xla"), results("cpu"), strict=True):
+        assert found.dtype is expected.dtype
+        assert found.equal(expected)
+
+
+def test_views_that_do_not_overlap_are_changed_in_the_graph(xla: Any) -> None:
+    value = torch.arange(12.0).view(3, 4).to("xla")
+    value[0].add_(value[1])
+    value[:, 0].add_(value[:, 1])
+    value.mul_(value)
+    assert value.tolist() == [[100.0, 36.0, 64.0, 100.0], [81.0, 25.0, 36.0, 49.0], [289.0, 81.0, 100.0, 121.0]]
 
 
 def test_a_failed_execution_leaves_no_value_and_says_so(xla: Any, executor: Any) -> None:
