@@ -63,7 +63,9 @@ def run_collective(
     except ExecutionFailed:
         raise
     except RuntimeError as error:
-        raise CollectiveFailed(kind, error) from error
+        failure = error
+    # Outside of the handler, so that a pending Ctrl-C is raised first, and without the failure as its context.
+    raise CollectiveFailed(kind, failure) from failure
 
 
 def _all_reduce(group: Any, outputs: list[Tensor], _inputs: list[Tensor], reduction: str, _root: int) -> None:

@@ -10,9 +10,13 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from time import monotonic
+from types import FrameType
 from typing import Any
 
 from neurontools.driver.environment import SUMMARY_DIRECTORY
@@ -22,11 +26,11 @@ from neurontools.util.signals import (
     blocking_interrupts,
     die_on_interrupt,
     die_with_neuron_run,
-    raise_on_interrupt,
 )
 
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _THREADS = "OMP_NUM_THREADS"
+_CLOSING_SECONDS = 5.0  # further signals are ignored for this time, so that they do not interrupt the shutdown
 
 
 def main(arguments: list[str]) -> int:
@@ -41,7 +45,6 @@ def main(arguments: list[str]) -> int:
     os.environ.setdefault(_THREADS, str(max(1, cpus // int(count))))
     # Otherwise torchrun leaves a directory for logs in /tmp. neuron-run removes its own directory at its end.
     logs = ["--log-dir", os.environ[SUMMARY_DIRECTORY]] if os.environ.get(SUMMARY_DIRECTORY) else []
-    raise_on_interrupt()
     # torchrun would give the workers this host's name, for which they wait without end if it does not resolve.
     address = ["--local-addr", "127.0.0.1"]
     options = ["--standalone", *address, "--nproc-per-node", count, *logs, "-m", "neurontools.runtime"]
@@ -88,7 +91,7 @@ def _import_torchrun() -> tuple[Any, type[Any], type[Any]]:
     os.environ[_AUTOLOAD] = "0"
     try:
         from torch.distributed import run
-        from torch.distributed.elastic.multiprocessing.api import SignalException
+        from torch.distributed.elastic.multiprocessing import api
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
     finally:
@@ -97,7 +100,50 @@ def _import_torchrun() -> tuple[Any, type[Any], type[Any]]:
             os.environ[_AUTOLOAD] = before
     handler: Any = SubprocessHandler
     handler._popen = blocking_interrupts()(handler._popen)  # the workers are interpreters that start
-    return run, ChildFailedError, SignalException
+    processes: Any = api
+    processes._terminate_process_handler = _without_repeats(processes._terminate_process_handler)
+    processes.SubprocessContext._close = _closing_together(processes.SubprocessContext._close)
+    return run, ChildFailedError, api.SignalException
+
+
+def _without_repeats(handler: Callable[[int, FrameType | None], None]) -> Callable[[int, FrameType | None], None]:
+    """Returns a signal handler that ignores signals right after another one.
+
+    neuron-run forwards a SIGINT that may have reached this process already. The second one would raise an error in
+    torchrun's shutdown, and some workers would get SIGTERM instead of SIGINT.
+    """
+    ignored_until_seconds = 0.0
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal ignored_until_seconds
+        now_seconds = monotonic()
+        if now_seconds >= ignored_until_seconds:
+            ignored_until_seconds = now_seconds + _CLOSING_SECONDS
+            handler(number, frame)
+
+    return handle
+
+
+def _closing_together(close: Callable[[Any, signal.Signals, float], None]) -> Callable[..., None]:
+    """Returns torchrun's function that ends the workers, changed so that all of them have the signal before one ends.
+
+    torchrun signals one worker after the other. On a busy host, the first one ended before the second had its signal,
+    whose collective then failed.
+    """
+
+    def close_together(context: Any, death_sig: signal.Signals, timeout: float = 30) -> None:
+        running = [each.proc for each in context.subprocess_handlers.values() if each.proc.poll() is None]
+        for number in (signal.SIGSTOP, death_sig, signal.SIGCONT):
+            for process in running:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+        end_seconds = monotonic() + timeout
+        for process in running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, end_seconds - monotonic()))
+        close(context, death_sig, _CLOSING_SECONDS)
+
+    return close_together
 
 
 def _exceptions_by_pid(directory: str | None) -> dict[int, str]:
