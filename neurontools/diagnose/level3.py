@@ -72,7 +72,7 @@ def judged_load(
     """Yields the results of the sustained load; a core that became slow fails.
 
     `early_rates` has the FLOP/s of the first half of the load, by core. On simulated cores, only the comparison with
-    the fastest core counts, because other programs of the host slow all cores.
+    the fastest of these results counts, because other programs of the host slow all cores.
     """
     rates = [result.measured for result in results if result.outcome is Outcome.PASS and result.measured is not None]
     best = max(rates, default=0.0)
