@@ -61,6 +61,8 @@ _command_line_block: Any = None
 def can_be_forked(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Whether a fork of an interpreter that was started with our variables is what these would start."""
     rest = [argument for argument in arguments if argument != "-u"]
+    if rest[:2] == ["-P", "-m"] and not rest[2].startswith("neurond"):  # a neurond has state that no other may inherit
+        del rest[0]
     if not rest or (rest[0].startswith("-") and (rest[0] not in ("-m", "-c") or len(rest) < 2)):
         return False
     # Torch's autoload and our .pth file act while the interpreter and torch start.
@@ -114,10 +116,12 @@ class ForkingPopen(_Popen[Any]):
 
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _OPTIONS = {"stdin", "stdout", "stderr", "pass_fds", "cwd", "env", "start_new_session", "bufsize", "text", "encoding"}
+_FALSE_OPTIONS = {"shell", "universal_newlines"}  # asyncio passes them
 
 
 def requested_process(command: Any, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """The process that Popen is asked for, for `become`; None when it has to be started for real."""
+    options = {name: value for name, value in options.items() if value or name not in _FALSE_OPTIONS}
     if not isinstance(command, (list, tuple)) or not options.keys() <= _OPTIONS:
         return None
     given = options.get("env")
@@ -273,8 +277,11 @@ def _run_main(arguments: list[str]) -> None:
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
-    if arguments[0] == "-m":
+    if arguments[0] == "-P":
+        del arguments[0]
+    elif arguments[0] == "-m":
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    if arguments[0] == "-m":
         sys.argv[:] = ["-m", *arguments[2:]]
         runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined]
     elif arguments[0] == "-c":
