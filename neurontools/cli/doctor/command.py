@@ -59,6 +59,9 @@ def _run(arguments: list[str]) -> int:
     exclude_each_other(given, "bundle", "json-output")
     if "yes" in given and "bundle" not in given:
         raise UserError("--yes needs --bundle", EXIT_USAGE)
+    if not given.get("bundle", ".tgz").endswith((".tar.gz", ".tgz")):
+        shown = excerpt(given["bundle"], 200)
+        raise UserError(f"--bundle: {shown} does not end in .tar.gz; give a name that does", EXIT_USAGE)
     place = CheckContext(os.environ, Roots.from_environment(os.environ), given.get("socket"))
     socket_path.configured_socket(place.socket, place.environment)  # raises UserError for an invalid socket path
     checks = run_examinations(place)
@@ -71,8 +74,6 @@ def _run(arguments: list[str]) -> int:
 def _write_bundle_if_confirmed(files: dict[str, str], given: dict[str, str]) -> int:
     path = given["bundle"]
     shown = excerpt(path, 200)
-    if not path.endswith((".tar.gz", ".tgz")):
-        raise UserError(f"--bundle: {shown} does not end in .tar.gz; give a name that does", EXIT_USAGE)
     write_text(bundle.bundle_listing(files, shown))
     if "yes" not in given and not _user_confirms():
         raise UserError(f"{shown} was not written; answer y, or pass --yes", EXIT_FAILURE)
