@@ -221,7 +221,7 @@ def test_an_error_in_hbm_is_met_by_the_next_execution_and_shows_everywhere(
     assert errors.rstrip().endswith(f"[injected fault {fault.number}]")
     assert "NRT_EXEC_HW_ERR_HBM_UE(1201): (FATAL-RT-UNDEFINED-STATE)" in errors
     wait_until(lambda: count("neuron1/neuron_core1/stats/status/hw_hbm_ue_error/total") == 1)
-    (line,) = kernel_log(tree)
+    (line,) = wait_until(lambda: kernel_log(tree))
     error = parse_hardware_error(line)
     assert error is not None
     assert (error.name, error.device_index, error.core_index) == ("HBM_UNCORRECTABLE_ERROR", 1, 1)
@@ -381,8 +381,7 @@ def test_a_device_that_is_lost_is_missing_everywhere_and_comes_back(daemon: Runn
     assert {core.device_index for core in snapshot.cores} == set(range(16)) - {7}
     assert not any(device.connected_to for device in snapshot.devices)
     wait_until(lambda: ("device_missing", True) in findings(daemon))
-    wait_until(lambda: links.read_text().strip() == "")
-    assert not (tree / "dev/neuron7").exists()
+    wait_until(lambda: links.read_text().strip() == "" and not (tree / "dev/neuron7").exists())
     fault_calls.heal(daemon.socket, [fault.number])
     wait_until(lambda: links.read_text() == before and (tree / "dev/neuron7").exists())
     wait_until(lambda: ("device_missing", True) not in findings(daemon))

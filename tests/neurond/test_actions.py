@@ -93,11 +93,15 @@ class Host:
 
     def told(self) -> list[Any]:
         path = self.directory / "told"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return _whole_lines(path) if path.exists() else []
 
     def audit(self, event: str) -> list[Any]:
-        lines = [json.loads(line) for line in (self.state / "audit.jsonl").read_text().splitlines()]
-        return [line for line in lines if line["event"] == event]
+        return [line for line in _whole_lines(self.state / "audit.jsonl") if line["event"] == event]
+
+
+def _whole_lines(path: Path) -> list[Any]:
+    """The documents in a file to which a process may be writing a line."""
+    return [json.loads(line) for line in path.read_text().rpartition("\n")[0].splitlines()]
 
 
 @pytest.fixture
