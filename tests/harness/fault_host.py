@@ -46,6 +46,8 @@ _SERIES = re.compile(r"^(?P<name>\w+(?:_total|_health))\{(?P<labels>.*)\} (?P<va
 _ERROR_LABEL = re.compile(r'(?:event|error)_type="(\w+)"')
 # On a busy host too, no finding ends by itself before the next situation, and no process is called silent.
 _CONFIGURATION = "[health]\nwindow_seconds = 86400.0\nsilent_seconds = 86400.0\n"
+_HANGS = (FaultEffect.HANGS, FaultEffect.HANGS_IN_COLLECTIVE)
+_SHORT_TIMEOUT = {"NEURON_RT_EXEC_TIMEOUT": "5"}  # on a busy host, steps without a fault take up to a second
 
 IDLE, ONE_PROCESS = "idle", "one process, LNC 2"
 
@@ -70,7 +72,7 @@ class Shown:
 class SteppedTraining:
     """A training that takes a step whenever it is asked to. `result` is that of its latest step; it took the first."""
 
-    def __init__(self, socket: str, directory: Path, core: int, lnc: int) -> None:
+    def __init__(self, socket: str, directory: Path, core: int, lnc: int, **variables: str) -> None:
         script = directory / "train.py"
         script.write_text(_STEPS, "utf-8")
         self._errors = directory / f"errors{core}"
@@ -84,8 +86,8 @@ class SteppedTraining:
                     "NEURONTOOLS_SOCKET": socket,
                     "NEURON_RT_VISIBLE_CORES": str(core),
                     "NEURON_LOGICAL_NC_CONFIG": str(lnc),
-                    "NEURON_RT_EXEC_TIMEOUT": "1",
                     "NEURON_COMPILE_CACHE_URL": str(directory / "cache"),
+                    **variables,
                 },
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -164,8 +166,9 @@ class FaultHost:
         fault_calls.heal(self.daemon.socket, [marker.number])
 
     @contextmanager
-    def processes(self, *cores: int, lnc: int = 2) -> Iterator[list[SteppedTraining]]:
-        started = [SteppedTraining(self.daemon.socket, self._directory, core, lnc) for core in cores]
+    def processes(self, kind: FaultKind, *cores: int, lnc: int = 2) -> Iterator[list[SteppedTraining]]:
+        variables = _SHORT_TIMEOUT if kind.effect in _HANGS else {}
+        started = [SteppedTraining(self.daemon.socket, self._directory, core, lnc, **variables) for core in cores]
         try:
             yield started
         finally:
@@ -195,7 +198,7 @@ class FaultHost:
 
     def shown_to_process(self, kind: FaultKind, *, lnc: int = 2) -> Shown:
         """Reads all outputs after a process has taken a step with this fault."""
-        with self.processes(0, lnc=lnc) as processes:
+        with self.processes(kind, 0, lnc=lnc) as processes:
             self.inject(kind)
             processes[0].step()
             return self.shown(processes)
@@ -261,14 +264,14 @@ def situations(start_host: Callable[[str], FaultHost], kind: FaultKind) -> Itera
     one = start_host("one")
     yield ONE_PROCESS, one.shown_to_process(kind)
     one.restart()
-    with one.processes(0) as processes:
+    with one.processes(kind, 0) as processes:
         yield "daemon restarted, next process", one.shown(processes)
     one.heal()
-    with one.processes(0) as processes:
+    with one.processes(kind, 0) as processes:
         yield "healed, next process", one.shown(processes)
     yield "one process, LNC 1", start_host("small").shown_to_process(kind, lnc=1)
     two = start_host("two")
-    with two.processes(0, 1) as (first, second):
+    with two.processes(kind, 0, 1) as (first, second):
         two.inject(kind)
         first.step()
         if not kind.outlives_process:

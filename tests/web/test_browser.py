@@ -157,6 +157,7 @@ def test_what_the_stream_makes_is_what_the_page_is(
     browser: chromium.Chromium, start_daemon: StartDaemon, flags: tuple[str, ...], port: int
 ) -> None:
     start_daemon(*("3600" if flag == "0.05" else flag for flag in flags), "--load", "steady")
+    site = Site(port)
     browser.call("Page.addScriptToEvaluateOnNewDocument", source=FORGETFUL)
     for page in (
         "overview?tree=1",
@@ -168,6 +169,7 @@ def test_what_the_stream_makes_is_what_the_page_is(
         "usage",
         "host",
     ):
+        wait_until(lambda: "loading history" not in site.ask(f"/top/{page}")[2])  # noqa: B023
         browser.load(address(port, page))
         wait_until(lambda: browser.value("window.streamed !== undefined"))
         sent, streamed = browser.value("[sent, streamed]")
