@@ -17,7 +17,7 @@ from neurontools.client.feed import FeedState, LiveFeed
 from tests.harness.command import call_main
 from tests.harness.cut_line import CutLine
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -100,11 +100,13 @@ def test_watching_goes_on_while_no_past_comes(
 
 @pytest.mark.slow
 def test_a_screen_waits_for_the_past_and_says_if_it_is_incomplete(
-    daemon: RunningDaemon, line_to: Callable[..., CutLine]
+    daemon: RunningDaemon, line_to: Callable[..., CutLine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grown(daemon, 2 * PIECE)
     cut = line_to(lambda said: 0 if b"ListHistory" in said else None)
-    for path, problem in ((daemon.socket, ""), (cut.path, "neuron-top: the past is incomplete: ")):
+    incomplete = "neuron-top: the past is incomplete: "
+    for path, past_seconds, problem in ((daemon.socket, HANG_SECONDS, ""), (cut.path, 0.2, incomplete)):
+        monkeypatch.setattr("neurontools.cli.top.documents._PAST_SECONDS", past_seconds)
         shown = call_main(neuron_top, "--socket", path, "--once", "--page", "health")
         assert (shown.returncode, "Events" in shown.stdout) == (0, True)
         assert shown.stderr.startswith(problem), shown.stderr

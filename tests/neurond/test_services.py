@@ -116,12 +116,10 @@ def test_a_reader_that_stalled_gets_the_latest(shared_daemon: RunningDaemon) -> 
 
 
 def test_the_recent_past(monitor: api.MonitorServiceStub) -> None:
-    wait_until(lambda: monitor.GetSnapshot(pb.GetSnapshotRequest()).snapshot.sequence > 30)
-
     def listed(**request: float) -> list[pb.Snapshot]:
         return [reply.snapshot for reply in monitor.ListHistory(pb.ListHistoryRequest(**request))]  # type: ignore[arg-type]
 
-    everything = listed()
+    everything = wait_until(lambda: found if len(found := listed()) > 30 else None)
     sequences = [snapshot.sequence for snapshot in everything]
     assert sequences[-1] - sequences[0] >= 28
     assert sequences == sorted(set(sequences))
