@@ -24,9 +24,11 @@ def pytest_configure() -> None:
     """What holds for all tests and the processes they start.
 
     They see nothing of what this shell asks of the Neuron runtime. They end on the signals that a background job of a
-    shell, and nohup, make them ignore. Torch has one thread: what it multiplies here is too small for more.
+    shell, and nohup, make them ignore. Others may read the files that they make, whatever the umask of the user is.
+    Torch has one thread: what it multiplies here is too small for more.
     """
     load_profile()
+    os.umask(0o022)
     for name in [name for name in os.environ if name.startswith("NEURON_") or name == "NEURONTOOLS_SOCKET"]:
         del os.environ[name]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
