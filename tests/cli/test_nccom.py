@@ -57,14 +57,16 @@ def test_sizes_are_read_and_stepped_as_in_the_guide() -> None:
     assert [element_count(gathered, size_bytes) for size_bytes in (1, 24, 1024)] == [3, 6, 255]
 
 
-def nccom(daemon: RunningDaemon, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def nccom(
+    daemon: RunningDaemon, directory: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     (directory / "tmp").mkdir(exist_ok=True)
     done = python_process.run(
         [*COMMAND, *arguments],
         loaded=python_process.TORCH,
         text=True,
         cwd=directory,
-        env=environment(directory, daemon.socket, TMPDIR=str(directory / "tmp"), NEURON_RT_EXEC_TIMEOUT="2"),
+        env=environment(directory, daemon.socket, TMPDIR=str(directory / "tmp"), **variables),
     )
     assert not [*(directory / "tmp").iterdir()]
     return done
@@ -95,7 +97,7 @@ def test_a_core_with_a_fault_fails_the_test(start_daemon: StartDaemon, tmp_path:
     assert done.stdout.endswith(" errors found - test failed\n")
     fault_calls.heal(daemon.socket)
     fault_calls.inject(daemon.socket, [FaultRequest("hang-collective", neuroncore_index=1)])
-    done = nccom(daemon, tmp_path, "-r", "2", "-b", "4kb", "-e", "4kb", "allr")
+    done = nccom(daemon, tmp_path, "-r", "2", "-b", "4kb", "-e", "4kb", "allr", NEURON_RT_EXEC_TIMEOUT="5")
     assert done.returncode == 1, done
     assert "        4096    Failure: rank " in done.stdout  # which rank hangs, no rank can know
     assert done.stdout.endswith("\n1 errors found - test failed\n")
