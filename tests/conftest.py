@@ -25,10 +25,16 @@ def pytest_configure() -> None:
 
     They see nothing of what this shell asks of the Neuron runtime. They end on the signals that a background job of a
     shell, and nohup, make them ignore. Others may read the files that they make, whatever the umask of the user is.
-    Torch has one thread: what it multiplies here is too small for more.
+    They write UTF-8, also where the user has another character set. Torch has one thread: what it multiplies here is
+    too small for more.
     """
     load_profile()
     os.umask(0o022)
+    character_set = next((os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "")
+    if "UTF" not in character_set.upper():
+        for name in ("LC_ALL", "LC_CTYPE"):
+            os.environ.pop(name, None)
+        os.environ["LANG"] = "C.UTF-8"
     for name in [name for name in os.environ if name.startswith("NEURON_") or name == "NEURONTOOLS_SOCKET"]:
         del os.environ[name]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
