@@ -274,8 +274,19 @@ class TimeAxis:
         A part without data has None. A sample covers the time since the previous sample, unless it follows a gap.
         """
         if per_cell not in self._by_parts:
-            self._by_parts[per_cell] = self._compute_steps(per_cell)
+            self._by_parts[per_cell] = self._cached_steps(per_cell)
         return self._by_parts[per_cell]
+
+    def _cached_steps(self, per_cell: int) -> tuple[int | None, ...]:
+        """Computes the steps of the latest samples anew only if a step has begun since the last time."""
+        if not 0 < self.count == len(self.samples):
+            return self._compute_steps(per_cell)
+        newest = int(self.samples[self.count - 1].at_seconds // (self.cell_seconds / per_cell))
+        key = (TimeAxis, per_cell, self.cells, self.cell_seconds)
+        cached: tuple[int, tuple[int | None, ...]] | None = self.samples.cache.get(key)
+        if cached is None or cached[0] != newest:
+            cached = self.samples.cache[key] = (newest, self._compute_steps(per_cell))
+        return cached[1]
 
     def _compute_steps(self, per_cell: int) -> tuple[int | None, ...]:
         step_seconds = self.cell_seconds / per_cell

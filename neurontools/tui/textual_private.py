@@ -172,6 +172,11 @@ class TerminalDriver(LinuxDriver):
         if rest:
             super().write(rest)
 
+    def paint(self, data: str) -> None:
+        """Writes changed cells; drops them while the application does not own the terminal."""
+        if self._has_terminal:
+            self.write(data)
+
     def send_message(self, message: Message) -> None:
         """Posts a message to the application. After the user has left the page, stores keys for the next page."""
         if self._typed_ahead.is_collecting and isinstance(message, events.Key):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 from neurontools.model import (
     DeviceMemory,
@@ -19,7 +20,7 @@ from neurontools.model import (
 )
 from neurontools.util import units
 from neurontools.views.drawing.core_grid import owner_text
-from neurontools.views.drawing.glyphs import bar, thin_bar
+from neurontools.views.drawing.glyphs import Glyphs, bar, thin_bar
 from neurontools.views.drawing.lines import Line, Run, TextPage, cell, fit, line_width, printable
 from neurontools.views.drawing.render_context import RenderContext, SearchEntry, add_scrolled_list, heading
 
@@ -64,24 +65,39 @@ def memory_summary(context: RenderContext, width: int, height: int) -> TextPage:
     """Draws host and device memory by category: side by side with bars if they fit, else as text."""
     host = context.figures.host_memory(context.pid)
     device = context.figures.device_memory(context.pid)
-    host_rows = category_rows("Host Used Memory", host, HOST_CATEGORIES)
-    device_rows = category_rows("Device Used Memory", device, DEVICE_CATEGORIES)
-    has_bars = height > len(device_rows) and width >= 80
+    host_capacity_bytes = context.snapshot.host.memory_total_bytes
+    device_capacity_bytes = sum(each.memory_bytes for each in context.snapshot.devices)
     glyphs = context.glyphs
+    has_bars, lines = _summary_lines(host, device, host_capacity_bytes, device_capacity_bytes, width, height, glyphs)
     legend = f"{glyphs.full * 2} of the capacity, {glyphs.thin_full * 2} share of the total, " if has_bars else ""
-    capacity, hint = _capacity_text(context), context.key_hint(", x: details")
+    capacity, hint = _capacity_text(context, device_capacity_bytes), context.key_hint(", x: details")
     about = next(
         (text for text in (legend + capacity + hint, legend.removesuffix(", ") + hint) if len(text) + 26 <= width), hint
     )
-    page = TextPage([heading(context, "Memory Usage Summary", width, about.removeprefix(", "))])
-    if has_bars:
+    return TextPage([heading(context, "Memory Usage Summary", width, about.removeprefix(", ")), *lines])
+
+
+@lru_cache(16)
+def _summary_lines(
+    host: HostMemory,
+    device: DeviceMemory,
+    host_capacity_bytes: int | None,
+    device_capacity_bytes: int,
+    width: int,
+    height: int,
+    glyphs: Glyphs,
+) -> tuple[bool, tuple[Line, ...]]:
+    """Returns whether bars fit, and the lines. Cached, because the memory of most jobs changes seldom."""
+    host_rows = category_rows("Host Used Memory", host, HOST_CATEGORIES)
+    device_rows = category_rows("Device Used Memory", device, DEVICE_CATEGORIES)
+    lines: list[Line] = []
+    if height > len(device_rows) and width >= 80:
         half = width // 2
         for position in range(max(len(host_rows), len(device_rows))):
-            left = _category_runs(context, host_rows, position, host.total_bytes, half)
-            page.add_lines(
-                fit((*left, *_category_runs(context, device_rows, position, device.total_bytes, width - half)), width)
-            )
-        return page
+            left = _category_runs(host_rows, position, host_capacity_bytes, half, glyphs)
+            right = _category_runs(device_rows, position, device_capacity_bytes, width - half, glyphs)
+            lines.append(fit((*left, *right), width))
+        return True, tuple(lines)
     for rows in (host_rows, device_rows):
         title, total = rows[0]
         runs: list[Run] = [(f"{title:<19}", "text"), ("Total ", "dim"), (units.bytes_text(total), "strong")]
@@ -89,12 +105,12 @@ def memory_summary(context: RenderContext, width: int, height: int) -> TextPage:
         for name, value in rows[1:] if width >= _LEAST_CELLS_WITH_CATEGORIES else ():
             item: list[Run] = [(f"  {_SHORT_NAMES.get(name, name)} ", "dim"), (units.bytes_text(value), "text")]
             if used + line_width(item) > width and used > 19:
-                page.add_lines(fit(runs, width))
+                lines.append(fit(runs, width))
                 runs, used = [(" " * 17, "text")], 17
             runs += item
             used += line_width(item)
-        page.add_lines(fit(runs, width))
-    return page
+        lines.append(fit(runs, width))
+    return False, tuple(lines)
 
 
 def memory_line(context: RenderContext, width: int) -> Line:
@@ -116,43 +132,29 @@ def category_rows(
 
 
 def _category_runs(
-    context: RenderContext, rows: list[tuple[str, int | None]], position: int, total: int | None, width: int
+    rows: list[tuple[str, int | None]], position: int, capacity_bytes: int | None, width: int, glyphs: Glyphs
 ) -> tuple[Run, ...]:
+    """Draws a row: the total as a share of the capacity, or a category as a share of the total."""
     if position >= len(rows):
         return fit((), width)
     name, value = rows[position]
     label = f"{name} Total" if not position else f"  {name}"
     room = max(0, min(_BAR_CELLS, width - 25 - 12 - 2))
-    share = value / total if value is not None and total else None
+    whole = rows[0][1] if position else capacity_bytes
+    share = value / whole if value is not None and whole else None
     runs: list[Run] = [(f"{label:<25}", "text" if position else "strong")]
-    if position:
-        runs += thin_bar(share, room, context.glyphs)
-    else:
-        runs += bar(_used_share(context, rows), room, context.glyphs, "memory")
+    runs += thin_bar(share, room, glyphs) if position else bar(share, room, glyphs, "memory")
     runs.append((f" {units.bytes_text(value):>10} ", "text" if position else "strong"))
     return fit(runs, width)
 
 
-def _used_share(context: RenderContext, rows: list[tuple[str, int | None]]) -> float | None:
-    """Returns the used share of host or device memory. The first of `rows` has the title and the used bytes."""
-    title, value = rows[0]
-    if value is None:
-        return None
-    if title.startswith("Host"):
-        capacity = context.snapshot.host.memory_total_bytes
-    else:
-        capacity = sum(device.memory_bytes for device in context.snapshot.devices)
-    return value / capacity if capacity else None
-
-
-def _capacity_text(context: RenderContext) -> str:
+def _capacity_text(context: RenderContext, device_capacity_bytes: int) -> str:
     host = context.snapshot.host
-    device = sum(device.memory_bytes for device in context.snapshot.devices)
     used, total = units.bytes_text(host.memory_used_bytes), units.memory_size_text(host.memory_total_bytes)
     swap = ""
     if host.swap_used_bytes:
         swap = f"swap {units.bytes_text(host.swap_used_bytes)} of {units.bytes_text(host.swap_total_bytes)}, "
-    return f"system {used} of {total}, {swap}devices have {units.memory_size_text(device)}"
+    return f"system {used} of {total}, {swap}devices have {units.memory_size_text(device_capacity_bytes)}"
 
 
 @dataclass(frozen=True, slots=True)

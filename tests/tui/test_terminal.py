@@ -109,7 +109,7 @@ def test_sizes_of_a_terminal(shared_daemon: RunningDaemon, terminal: StartTermin
     for number in range(40):
         top.resize(20 + number * 5 % 180, 5 + number % 45)
     top.resize(200, 50)
-    top.until(lambda text: "Memory Usage Summary" in text and "Utilization of ND 5" in text)
+    top.until(lambda text: "Memory Usage Summary" in text and "Utilization of ND 3,5" in text)
     quit_from(top)
     unknown = terminal("--socket", shared_daemon.socket, width=0, height=0)
     unknown.screen = TerminalScreen(80, 24)
