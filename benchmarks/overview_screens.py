@@ -24,9 +24,9 @@ from neurontools.model import Finding, Health, Severity, Snapshot  # noqa: E402
 from neurontools.model.finding import FindingKind  # noqa: E402
 from neurontools.model.process import Job, TrainingCounters, TrainingRates  # noqa: E402
 from neurontools.tui.dashboard import Dashboard  # noqa: E402
+from neurontools.views.dashboard_settings import DashboardSettings  # noqa: E402
 from neurontools.views.drawing.glyphs import UNICODE  # noqa: E402
 from neurontools.views.drawing.lines import LOADS, THEMES, TextPage, plain_text  # noqa: E402
-from neurontools.views.feed_view import DashboardSettings  # noqa: E402
 from neurontools.views.fleet_hosts import list_rows  # noqa: E402
 from neurontools.views.fleet_page import FleetContext, fleet_page  # noqa: E402
 from tests.harness.colours import DARK_BACKGROUND, LIGHT_BACKGROUND, contrast  # noqa: E402

@@ -23,7 +23,7 @@ from neurontools.views.screen import PAGES
 
 if TYPE_CHECKING:
     from neurontools.tui.dashboard_state import DashboardState
-    from neurontools.views.feed_view import DashboardSettings
+    from neurontools.views.dashboard_settings import DashboardSettings
 
 
 _ORDER_HINT = "Space show or hide, < > move, 0 as usual, Esc back"

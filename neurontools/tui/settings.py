@@ -12,9 +12,9 @@ from pathlib import Path
 
 from neurontools.util.directory import Directory
 from neurontools.util.terminal import escape_controls
+from neurontools.views.dashboard_settings import DashboardSettings
 from neurontools.views.drawing.lines import THEMES, InvalidTheme, Theme, parse_theme
 from neurontools.views.drawing.render_context import LAYOUTS, OVERVIEW_PANELS, PLOT_METRICS
-from neurontools.views.feed_view import DashboardSettings
 
 _OF_COLUMNS = ("sort", "then_sort", "columns")
 _OF_PAGES = ("page", "start_page")

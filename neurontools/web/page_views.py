@@ -10,10 +10,11 @@ from neurontools.client.feed import Feed, FeedState
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import USER, grouping_choices
 from neurontools.model.health import verdicts
+from neurontools.views.dashboard_settings import DashboardSettings
 from neurontools.views.drawing.glyphs import BLOCKS
 from neurontools.views.drawing.lines import printable
 from neurontools.views.drawing.render_context import RenderContext
-from neurontools.views.feed_view import CORRUPT_DATA_ERRORS, DashboardSettings, FeedView
+from neurontools.views.feed_view import CORRUPT_DATA_ERRORS, FeedView
 from neurontools.views.fleet_hosts import HostRow, list_rows
 from neurontools.views.fleet_page import SORTS, FleetContext, matches_filter
 from neurontools.views.screen import PAGES, page_named

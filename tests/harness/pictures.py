@@ -13,9 +13,9 @@ from rich.segment import Segment
 from neurontools.tui.app import NeuronTop
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.dashboard_widget import rich_style
+from neurontools.views.dashboard_settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.lines import FOUND, SELECTED, THEMES, Line, line_width, plain_text
-from neurontools.views.feed_view import DashboardSettings
 from tests.harness.paths import ROOT
 from tests.harness.pressed_keys import draw, type_keys
 from tests.harness.scenario_host import ScenarioHost

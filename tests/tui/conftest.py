@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from neurontools.tui.dashboard import Dashboard
+from neurontools.views.dashboard_settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
-from neurontools.views.feed_view import DashboardSettings
 from tests.harness import dashboard_terminal
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.running_daemon import RunningDaemon, shared

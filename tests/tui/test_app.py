@@ -17,9 +17,9 @@ from neurontools.tui.app import NeuronTop
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import load_settings
 from neurontools.tui.terminal import TypedAhead
+from neurontools.views.dashboard_settings import DashboardSettings
 from neurontools.views.drawing.glyphs import ASCII, BLOCKS, UNICODE
 from neurontools.views.drawing.lines import THEMES
-from neurontools.views.feed_view import DashboardSettings
 from tests.harness.pictures import (
     LARGE,
     MIDDLE,

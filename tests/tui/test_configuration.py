@@ -25,9 +25,9 @@ from neurontools.tui.settings import (
     save_settings,
     settings_path,
 )
+from neurontools.views.dashboard_settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.lines import THEMES, Style
-from neurontools.views.feed_view import DashboardSettings
 from tests.harness.command import call_main
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory

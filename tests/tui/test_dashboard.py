@@ -16,9 +16,9 @@ from neurontools.client.feed import FeedState, FeedStatus, LiveFeed
 from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
 from neurontools.util.units import short_bytes_text
+from neurontools.views.dashboard_settings import DashboardSettings
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.lines import THEMES, line_width, plain_text
-from neurontools.views.feed_view import DashboardSettings
 from neurontools.views.memory_sections import visible_nodes
 from neurontools.views.screen import PAGES
 from tests.harness.examples import examples, some

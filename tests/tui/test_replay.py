@@ -9,8 +9,8 @@ import pytest
 
 from neurontools.client.feed import FeedState, ReplayFeed
 from neurontools.tui.dashboard import Dashboard
+from neurontools.views.dashboard_settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
-from neurontools.views.feed_view import DashboardSettings
 from tests.harness.pressed_keys import press
 from tests.harness.still_feed import snapshots, write_recording
 from tests.harness.waiting import HANG_SECONDS, wait_until

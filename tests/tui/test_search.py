@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from neurontools.tui.dashboard import Dashboard
+from neurontools.views.dashboard_settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.lines import plain_text
-from neurontools.views.feed_view import DashboardSettings
 from tests.harness.pressed_keys import FIRST_PID, draw, press
 from tests.harness.still_feed import StillFeed, snapshots
 

@@ -8,11 +8,11 @@ from functools import partial
 import pytest
 
 from neurontools.tui.dashboard import Dashboard
+from neurontools.views.dashboard_settings import DashboardSettings
 from neurontools.views.drawing.figures import DeviceFilter
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.lines import THEMES, plain_text
 from neurontools.views.drawing.render_context import OVERVIEW_PANELS
-from neurontools.views.feed_view import DashboardSettings
 from neurontools.views.processes_page import process_rows
 from tests.harness import pressed_keys
 from tests.harness.dashboard_terminal import Terminal

@@ -11,11 +11,11 @@ import pytest
 from neurontools.model import Finding, Health, NeuronCore, Severity, Snapshot, TrainingCounters
 from neurontools.model.process import Job
 from neurontools.tui.dashboard import Dashboard
+from neurontools.views.dashboard_settings import DashboardSettings
 from neurontools.views.drawing.figures import DeviceFilter
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.lines import TextPage, plain_text
 from neurontools.views.drawing.render_context import RenderContext, ShownMoment
-from neurontools.views.feed_view import DashboardSettings
 from neurontools.views.history_panel import value_range
 from neurontools.views.overview_page import job_rows, overview_page
 from neurontools.views.screen import draw_screen, title_bar

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from neurontools.client.feed import Feed
     from neurontools.model import Snapshot
     from neurontools.tui.terminal import TypedAhead
+    from neurontools.views.dashboard_settings import DashboardSettings
     from neurontools.views.drawing.figures import DeviceFilter
-    from neurontools.views.feed_view import DashboardSettings
 
 TIMEOUT_SECONDS = 5.0
 _COMMAND = "neuron-top"
@@ -174,7 +174,6 @@ def _run_dashboard(
     typed_ahead: TypedAhead | None = None,
 ) -> int:
     from neurontools.cli.top.first_frame import FirstFrameTerminal
-    from neurontools.client.feed import LiveFeed
     from neurontools.tui import settings as settings_module
     from neurontools.tui.settings import configuration_path, load_user_configuration, summarize_problems
 
@@ -188,11 +187,9 @@ def _run_dashboard(
     theme = chosen_theme(settings.theme, given, os.environ)
     filter_text = options.filter_option(given)
     device_filter = options.device_filter_option(given, os.environ)
-    feed = _open_feed(given, path, interval_seconds)
-    if message is not None and isinstance(feed, LiveFeed):
-        feed.begin_with(message)
-    snapshot = feed.timeline.snapshot(0) if message is not None else None
-    with closing_undisturbed(feed), closing_undisturbed(FirstFrameTerminal()) as terminal:
+    snapshot = _decode_snapshot(message) if message is not None else None
+    # The terminal is closed before the feed, whose threads may take a second to end.
+    with ExitStack() as feeds, closing_undisturbed(FirstFrameTerminal()) as terminal:
         if snapshot is not None:
             options.check_device_filter(device_filter, snapshot)
             _paint_first_frame(terminal, snapshot, device_filter, settings, theme, filter_text)
@@ -203,6 +200,7 @@ def _run_dashboard(
             from neurontools.tui.dashboard import Dashboard
             from neurontools.tui.keys import KeyMap
 
+        feed = feeds.enter_context(closing_undisturbed(_open_feed(given, path, interval_seconds, message)))
         if terminal.has_light_background() and settings.theme == "auto" and theme == "dark":
             theme = "light"
         dashboard = Dashboard(
@@ -274,12 +272,21 @@ def _paint_first_frame(
     terminal.paint(draw_screen(context, width, height), theme, ask_background=ask_background)
 
 
-def _open_feed(given: dict[str, str], path: str | None, interval_seconds: float) -> Feed:
+def _decode_snapshot(message: bytes) -> Snapshot:
+    from neurontools.rpc import neuron_pb2
+    from neurontools.rpc.convert import snapshot_on_demand
+
+    return snapshot_on_demand(neuron_pb2.GetSnapshotResponse.FromString(message).snapshot)
+
+
+def _open_feed(given: dict[str, str], path: str | None, interval_seconds: float, message: bytes | None) -> Feed:
     from neurontools.client.feed import LiveFeed, ReplayFeed
 
     if path is None:
         return ReplayFeed(given["replay"])
     feed = LiveFeed(path, interval_seconds)
+    if message is not None:
+        feed.begin_with(message)
     if "record" in given:
         from neurontools.client.recording import RecordingWriter
 
