@@ -205,8 +205,6 @@ def _without_gradient(function: Callable[[Any, Any, int], Any]) -> Operation:
 
 
 def _under_autocast(own: Round, value: Any, other: Any, n: int) -> Any:
-    # Copies, because stock torch casts a leaf once for several uses, so it rounds the sum of their gradients.
-    value, other = value.clone(), other.clone()
     with torch.autocast(own.where, torch.bfloat16):
         hidden = functional.linear(value, other).relu()
         return torch.mm(hidden, hidden.t()) + n

@@ -331,6 +331,21 @@ def test_autocast_of_cuda_is_ours_only_where_the_script_means_it(xla: Any) -> No
         assert not torch.is_autocast_enabled("xla")
 
 
+def test_autocast_casts_a_parameter_once_for_several_uses(xla: Any) -> None:
+    def gradient(where: str) -> torch.Tensor:
+        weight = torch.randn(8, 8, generator=torch.Generator().manual_seed(1)).to(where).requires_grad_()
+        for _ in range(2):
+            with torch.autocast(where, dtype=torch.bfloat16):
+                result = weight @ weight @ weight
+            result.float().sum().backward()
+            with torch.no_grad():
+                weight += 0.1
+        assert weight.grad is not None
+        return weight.grad.cpu()
+
+    assert gradient("xla").equal(gradient("cpu"))
+
+
 def test_autocast_lowers_products_only(xla: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = nn.Linear(4, 4).to("xla")
     value = torch.ones(2, 4, device="xla")
