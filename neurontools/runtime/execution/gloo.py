@@ -30,6 +30,7 @@ from neurontools.runtime.counting.steps import COLLECTIVE, step_clock
 from neurontools.runtime.execution.policy import ExecutionFailed, deadline
 from neurontools.runtime.execution.rank_threads import group_number, recorded_rank, size_of_group
 from neurontools.runtime.tensors.buffers import Tensor
+from neurontools.util.signals import defer_signals_here
 
 REDUCTIONS = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT": "mul", "BAND": "and", "BOR": "or"}
 """The reductions of torch.distributed.ReduceOp, and their names in graphs."""
@@ -222,10 +223,13 @@ def _destroy_groups() -> None:
     """Drops the groups before the interpreter ends.
 
     A group's threads may hold tensors. A thread that releases a tensor after the interpreter has ended aborts the
-    process. A group that passed its deadline stays (see Deadline.wait).
+    process. A group that passed its deadline stays (see Deadline.wait). A Ctrl-C meanwhile has nothing left to end.
     """
+    deferred = defer_signals_here()
     _groups.clear()
     _sizes.clear()
+    if deferred is not None:
+        deferred.drop()
 
 
 def publish_device(number: int, device_index: int) -> None:

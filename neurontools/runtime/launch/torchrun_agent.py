@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     os.environ[PARENT_PID_VARIABLE] = str(os.getpid())  # makes the workers end when this process ends
     count, *target = arguments
     run, failed, signalled = _import_torchrun()
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    logging.disable(logging.ERROR)  # each logger of torchrun has a level of its own
     cpus = len(os.sched_getaffinity(0))
     os.environ.setdefault(_THREADS, str(max(1, cpus // int(count))))
     # Otherwise torchrun leaves a directory for logs in /tmp. neuron-run removes its own directory at its end.
