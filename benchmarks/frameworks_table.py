@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import re
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ class Row:
     """A script for a framework. `compared` are the numbers in its reports, lists or values by name.
 
     `resume` are the arguments of the run that carries an interrupted run on, and `interrupted` those of this run, with
-    its variables. `on_cpu` are the arguments of a run on the CPU.
+    its variables. `on_cpu` are the arguments of a run on the CPU, and `variables` the environment of all runs.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Row:
     on_cpu: tuple[str, ...] = ()
     interrupted: tuple[tuple[str, ...], dict[str, str]] = ((), {})
     resume: tuple[str, ...] | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 NATIVE = {"NEURONTOOLS_DEVICE": "neuron"}
@@ -65,6 +66,14 @@ ROWS = (
     ),
     Row("Lightning Fabric", "lightning_fabric.py", ("losses",), on_cpu=("cpu",)),
     Row("TRL's `SFTTrainer` with LoRA by PEFT", "trl_sft_lora.py", resume=("checkpoints/checkpoint-2",)),
+    Row("TRL's `DPOTrainer`", "trl_dpo.py", resume=("checkpoints/checkpoint-2",)),
+    Row(
+        "TRL's `GRPOTrainer`",
+        "trl_grpo.py",
+        ("rewards", "weights"),
+        resume=("checkpoints/checkpoint-2",),
+        variables=NATIVE,
+    ),
 )
 TORCH_SCRIPT = "torch_parallel.py"
 TORCH_ROWS = {
@@ -106,7 +115,7 @@ def difference_text(largest: float) -> str:
 
 
 def train(directory: Path, row: Row, launcher: str, arguments: Sequence[str], **variables: str) -> RankReports:
-    done, reports = run_script(directory, launcher, row.script, *arguments, CLIP="0", **variables)
+    done, reports = run_script(directory, launcher, row.script, *arguments, CLIP="0", **row.variables, **variables)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if _ERROR.match(line)]
         raise Failed(errors[-1] if errors else f"exit code {done.returncode}")
