@@ -121,7 +121,8 @@ class DeviceOperator:
         self.returns: tuple[tuple[int, str] | None, ...] = tuple(
             _returned_argument(r, arguments) for r in schema.returns
         )
-        self.may_coincide = torch.Tag.pointwise in op.tags
+        # torch's composite operators pass a result of theirs also as an argument, for example to addmm and where.
+        self.may_coincide = torch.Tag.pointwise in op.tags or bool(self.out_names)
         self.in_place = all(r is not None for r in self.returns)
         only = self.returns[0] if len(self.returns) == 1 and not self.out_names else None
         self.changed_result = None if only is None else only[1]
