@@ -90,6 +90,17 @@ def defer_signals() -> AbstractContextManager[object]:
 
 
 @contextmanager
+def dropping_signals() -> Iterator[None]:
+    """Drops signals whose handlers would run in this thread meanwhile. It has no effect outside the main thread."""
+    deferred = defer_signals_here()
+    try:
+        yield
+    finally:
+        if deferred is not None:
+            deferred.drop()
+
+
+@contextmanager
 def blocking_interrupts() -> Iterator[None]:
     """Blocks SIGINT in this thread and in the processes that it starts meanwhile, which call `die_on_interrupt`.
 

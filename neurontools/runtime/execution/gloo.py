@@ -30,7 +30,7 @@ from neurontools.runtime.counting.steps import COLLECTIVE, step_clock
 from neurontools.runtime.execution.policy import ExecutionFailed, deadline
 from neurontools.runtime.execution.rank_threads import group_number, recorded_rank, size_of_group
 from neurontools.runtime.tensors.buffers import Tensor
-from neurontools.util.signals import defer_signals_here
+from neurontools.util.signals import dropping_signals
 
 REDUCTIONS = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT": "mul", "BAND": "and", "BOR": "or"}
 """The reductions of torch.distributed.ReduceOp, and their names in graphs."""
@@ -223,13 +223,12 @@ def _destroy_groups() -> None:
     """Drops the groups before the interpreter ends.
 
     A group's threads may hold tensors. A thread that releases a tensor after the interpreter has ended aborts the
-    process. A group that passed its deadline stays (see Deadline.wait). A Ctrl-C meanwhile has nothing left to end.
+    process. A group that passed its deadline stays (see Deadline.wait). Drops a Ctrl-C that comes meanwhile, because
+    the script has ended.
     """
-    deferred = defer_signals_here()
-    _groups.clear()
-    _sizes.clear()
-    if deferred is not None:
-        deferred.drop()
+    with dropping_signals():
+        _groups.clear()
+        _sizes.clear()
 
 
 def publish_device(number: int, device_index: int) -> None:

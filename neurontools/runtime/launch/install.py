@@ -22,7 +22,7 @@ from neurontools.runtime.launch.device_name import DEVICE_VARIABLE, choose_devic
 from neurontools.runtime.launch.torch_version import require_torch, warn_of_other_torch
 from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 from neurontools.util.errors import UserError
-from neurontools.util.signals import defer_signals_here
+from neurontools.util.signals import dropping_signals
 from neurontools.util.terminal import escape_controls
 
 TYPE_CHECKING = False  # importing typing.TYPE_CHECKING would cost several milliseconds
@@ -249,11 +249,9 @@ def hide_launcher_frames() -> None:
         ):
             first = first.tb_next
         # A second Ctrl-C while Python writes the traceback would make it write "lost sys.stderr" instead.
-        deferred = defer_signals_here()
-        # Without a frame of the script, the error is the launcher's own, and its frames are of use.
-        shown(kind, error.with_traceback(first or traceback), first or traceback)
-        if deferred is not None:
-            deferred.drop()
+        with dropping_signals():
+            # Without a frame of the script, the error is the launcher's own, and its frames are of use.
+            shown(kind, error.with_traceback(first or traceback), first or traceback)
 
     sys.excepthook = show
 
