@@ -236,7 +236,7 @@ def record(
         if call.buffers[one.slot] is call.buffers[other.slot] and one.overlaps(
             other, call.scalars, may_coincide=operator.may_coincide
         ):
-            raise NotRecordable(operator.name)  # the CPU kernel raises an error
+            raise NotRecordable(operator.name)  # the CPU kernel then raises the error that users know
     graph = core.pending
     indices = [signature.id]
     for buffer in call.buffers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -81,7 +82,7 @@ class DeviceOperator:
     the result, or None for a new tensor. If there is one result, a changed argument, `changed_result` is its name. A
     `random` operator draws from the device's generator. An `effect` operator must run even if its results are unused. A
     `dynamic` operator runs eagerly, because its result layouts depend on values or its results are views of arguments.
-    The changed tensor of an operator that `may_coincide` may also be another argument, as in `x.mul_(x)`.
+    If an operator `may_coincide`, its changed tensor may also be another argument, as in `x.mul_(x)`.
     The meta kernel of a `trusted` operator returns the same layouts as its CPU kernel. Without `trusted`, the first
     call of each signature runs eagerly, and compares these layouts.
     """
@@ -331,11 +332,10 @@ class OperatorSignature:
         if self._fills_from_empty_arguments():
             self._run_on_zeros(template)
         elif self._mixes_types():
-            result = self._run_on_zeros(template)
-            results = result if len(operator.returns) > 1 else (result,)
-            self.outputs = tuple(map(_with_layout_of, self.outputs, results))
+            self._use_layouts_of_cpu(template)
         elif self._may_differ_in_strides():
-            self._use_strides_of_cpu(template)
+            with suppress(NotRecordable):  # some CPU kernels fail on zeros, such as integer division
+                self._use_layouts_of_cpu(template)
         self.single = self.outputs[0] if len(self.outputs) == 1 and isinstance(self.outputs[0], TensorLayout) else None
         self.result_count = sum(1 for _ in flattened(self.outputs))
         self._text: str | None = None
@@ -442,11 +442,8 @@ class OperatorSignature:
             return operator.flop_formula is None or "convolution" in operator.name
         return operator.flop_formula is None and any(layout.has_ambiguous_strides for layout in given)
 
-    def _use_strides_of_cpu(self, template: _Template) -> None:
-        try:
-            result = self._run_on_zeros(template)
-        except NotRecordable:
-            return  # some CPU kernels fail on zeros, such as integer division
+    def _use_layouts_of_cpu(self, template: _Template) -> None:
+        result = self._run_on_zeros(template)
         results = result if len(self.operator.returns) > 1 else (result,)
         self.outputs = tuple(map(_with_layout_of, self.outputs, results))
 
