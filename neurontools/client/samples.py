@@ -20,6 +20,7 @@ _MOST_DOWNSAMPLERS = 48
 _MOST_CACHED = 4096
 _at = attrgetter("at_seconds")
 _Step = TypeVar("_Step")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,13 @@ class Samples:
         for sample in samples:
             self.append(sample)
 
+    def keep(self, key: object, value: _Value) -> _Value:
+        """Adds a result to the cache, whose size is limited, and returns it."""
+        if len(self.cache) >= _MOST_CACHED:
+            self.cache.clear()
+        self.cache[key] = value
+        return value
+
     def __len__(self) -> int:
         return len(self._samples)
 
@@ -285,7 +293,7 @@ class TimeAxis:
         key = (TimeAxis, per_cell, self.cells, self.cell_seconds)
         cached: tuple[int, tuple[int | None, ...]] | None = self.samples.cache.get(key)
         if cached is None or cached[0] != newest:
-            cached = self.samples.cache[key] = (newest, self._compute_steps(per_cell))
+            cached = self.samples.keep(key, (newest, self._compute_steps(per_cell)))
         return cached[1]
 
     def _compute_steps(self, per_cell: int) -> tuple[int | None, ...]:
@@ -385,14 +393,12 @@ class Series:
         if not self._count:
             return ()
         found, latest = self._trend_steps
-        cache = self._samples.cache
-        earlier = cache.get((first, count, length, latest))
+        key = (first, count, length, latest)
+        earlier = self._samples.cache.get(key)
         if earlier is None:
-            if len(cache) >= _MOST_CACHED:
-                cache.clear()
             steps = map(found.get, range(latest - length + 1, latest))
             earlier = tuple([None if step is None else mean_of_cores(step, first, count) for step in steps])
-            cache[first, count, length, latest] = earlier
+            self._samples.keep(key, earlier)
         step = found.get(latest)
         return *earlier, None if step is None else mean_of_cores(step, first, count)
 
@@ -404,10 +410,10 @@ class Series:
         if _is_used(found.get(latest), cores):
             return True
         key = (cores, int(since_seconds // TREND_STEP_SECONDS), latest)
-        cache = self._samples.cache
-        if key not in cache:
-            cache[key] = any(_is_used(found.get(number), cores) for number in range(*key[1:]))
-        return bool(cache[key])
+        kept: bool | None = self._samples.cache.get(key)
+        if kept is not None:
+            return kept
+        return self._samples.keep(key, any(_is_used(found.get(number), cores) for number in range(*key[1:])))
 
     @cached_property
     def _trend_steps(self) -> tuple[dict[int, CoreStep], int]:
