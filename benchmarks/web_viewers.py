@@ -13,8 +13,9 @@ from statistics import median
 
 from measuring import Figure, compile_sources, core_share_percent, daemon, report
 
+from neurontools.web.render_cache import MAX_VIEWERS_OF_CLIENT
+
 MOST = 32
-VIEWERS_PER_ADDRESS = 8  # the most that the daemon updates
 ROUNDS = 3
 SECONDS = 20.0
 REQUEST = b"GET /top/overview HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n"
@@ -25,7 +26,7 @@ def view(port: int, count: int) -> None:
     selector = selectors.DefaultSelector()
     silent = set()
     for number in range(count):
-        source = (f"127.0.0.{1 + number // VIEWERS_PER_ADDRESS}", 0)
+        source = (f"127.0.0.{1 + number // MAX_VIEWERS_OF_CLIENT}", 0)
         connection = socket.create_connection(("127.0.0.1", port), source_address=source)
         connection.sendall(REQUEST)
         selector.register(connection, selectors.EVENT_READ)

@@ -158,7 +158,7 @@ def summary(found: Sequence[Verdict], snapshot: Snapshot) -> str:
 
 
 def no_verdicts_text(daemon_version: str | None) -> str:
-    """Says that this version of neurond derives no findings. None and an empty version are unknown."""
+    """Returns the reason why a neurond of this version gives no verdicts. None and "" are an unknown version."""
     return f"neurond {daemon_version or 'of an unknown version'} makes no verdicts"
 
 

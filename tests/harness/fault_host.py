@@ -47,7 +47,7 @@ _ERROR_LABEL = re.compile(r'(?:event|error)_type="(\w+)"')
 # On a busy host too, no finding ends by itself before the next situation, and no process is called silent.
 _CONFIGURATION = "[health]\nwindow_seconds = 86400.0\nsilent_seconds = 86400.0\n"
 _HANGS = (FaultEffect.HANGS, FaultEffect.HANGS_IN_COLLECTIVE)
-_SHORT_TIMEOUT = {"NEURON_RT_EXEC_TIMEOUT": "5"}  # on a busy host, steps without a fault take up to a second
+_SHORT_TIMEOUT = {"NEURON_RT_EXEC_TIMEOUT": "5"}  # on a busy host, a step without a fault took more than 1 s
 
 IDLE, ONE_PROCESS = "idle", "one process, LNC 2"
 

@@ -59,7 +59,7 @@ def _run(arguments: list[str]) -> int:
     exclude_each_other(given, "bundle", "json-output")
     if "yes" in given and "bundle" not in given:
         raise UserError("--yes needs --bundle", EXIT_USAGE)
-    if not given.get("bundle", ".tgz").endswith((".tar.gz", ".tgz")):
+    if "bundle" in given and not given["bundle"].endswith((".tar.gz", ".tgz")):
         shown = excerpt(given["bundle"], 200)
         raise UserError(f"--bundle: {shown} does not end in .tar.gz; give a name that does", EXIT_USAGE)
     place = CheckContext(os.environ, Roots.from_environment(os.environ), given.get("socket"))

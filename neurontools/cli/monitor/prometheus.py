@@ -53,10 +53,10 @@ EXIT_CODES = (
 
 
 class _StandardInput(io.RawIOBase):
-    """Standard input, of which a signal ends the reading within half a second.
+    """Standard input, whose reading a signal interrupts within half a second.
 
-    Python calls a signal handler only between two calls of the system. A signal that comes just before read() would
-    wait for the next record.
+    Python runs a signal handler only after a system call. If a signal came just before read(), the handler would wait
+    for the next record.
     """
 
     def readable(self) -> bool:

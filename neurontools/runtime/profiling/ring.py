@@ -480,9 +480,10 @@ class ProfileRing:
 
 
 def _clock_offset_ns() -> int:
-    """Returns what the real-time clock is ahead of CLOCK_MONOTONIC.
+    """Returns by how many nanoseconds the real-time clock is ahead of the clock of `perf_counter_ns`.
 
-    Takes the closest of several readings: a pause between the two clocks would shift this rank against the others.
+    Reads both clocks several times and takes the reading with the shortest pause. A long pause between the two clocks
+    would shift the profile of this rank against those of the others.
     """
     readings = []
     for _ in range(5):
