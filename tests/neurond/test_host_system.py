@@ -19,7 +19,7 @@ from neurond.service.server import MemoryTrimmer, trim_memory
 from neurond.system.host_metrics import HostReader
 from neurond.system.kernel_log import KernelLogReader
 from neurond.system.lifecycle import timed_loop, turns
-from neurond.system.processes import group_of
+from neurond.system.processes import JobReader, group_of
 
 from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.faults.requests import FaultRequest
@@ -101,6 +101,18 @@ def test_ranks_of_a_launcher_are_a_job(shared_daemon: RunningDaemon, is_session:
 )
 def test_what_a_stat_file_may_hold(text: bytes, group: int) -> None:
     assert group_of(7, text) == group
+
+
+def test_jobs_stay_known_when_processes_with_and_without_a_script_name_end(tmp_path: Path) -> None:
+    """A process that ended before its first read has no command line, so its group has no name."""
+    reader = JobReader(str(tmp_path))
+    for pid, command in ((3, b"python\0a.py"), (4, b"python\0b.py"), (5, b"python\0c.py"), (6, b"")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_bytes(b"%d (x) S 1 %d 1 0" % (pid, pid))
+        (tmp_path / str(pid) / "cmdline").write_bytes(command)
+        reader.job_of(pid, None)
+    reader.forget_others((5, 6))
+    assert [reader.job_of(pid, None) for pid in (5, 6)] == [Job("c.py (5)"), Job("process group 6")]
 
 
 def test_a_synthetic_load_is_one_job_and_the_daemon_tells_its_longest_turn(

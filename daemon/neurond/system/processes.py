@@ -189,7 +189,8 @@ class JobReader:
             del self._jobs[gone]
             self._groups.pop(gone, None)
         if len(self._names) > len(self._groups):
-            self._names = {group: self._names[group] for group in set(self._groups.values())}
+            known = set(self._groups.values())
+            self._names = {group: name for group, name in self._names.items() if group in known}
 
     def job_of(self, pid: int, seen_at_unix_seconds: float | None) -> Job | None:
         """Returns the job of the process that has this PID and was first seen at this time; None if unknown."""
