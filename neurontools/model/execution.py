@@ -160,7 +160,7 @@ def subtract_histograms(later: LatencyHistogram, earlier: LatencyHistogram) -> L
         if remaining:
             counts[index] = remaining
         else:
-            del counts[index]
+            counts.pop(index, None)  # a report may list a bucket whose count is 0
     return LatencyHistogram(tuple(counts), tuple(counts.values()), max(0.0, later.sum_seconds - earlier.sum_seconds))
 
 
