@@ -7,8 +7,9 @@ previous tick, its rates stay the same.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from neurontools.model import (
     LatencyHistogram,
@@ -26,6 +27,8 @@ from neurontools.model import (
 from neurontools.model.process import STEP_PARTS, WAIT_PART
 from neurontools.model.snapshot import counters_continue
 
+T = TypeVar("T")
+
 
 class RateCalculator:
     """Computes the rates of each snapshot from earlier snapshots. `derive` must get every snapshot, in order."""
@@ -33,8 +36,8 @@ class RateCalculator:
     def __init__(self) -> None:
         self._before: Snapshot | None = None
         self._processes: dict[int, Process] = {}
-        self._shares = RecentShares()
-        self._serving = RecentServing()
+        self._shares = RecentReports(_operator_and_model_seconds)
+        self._serving = RecentReports(_served_by_name)
         self._steps = RecentStepsByProcess()
         # Processes as of the last reading of their vCPU times, with the time of that reading, by PID.
         self._measured: dict[int, tuple[float, Process]] = {}
@@ -65,8 +68,8 @@ class RateCalculator:
             before = None
         values = self._vcpu_ratios(now, before, snapshot, processes_read)
         values |= _execution_rates(now, before)
-        values |= self._shares.derive(now)
-        values |= self._serving.derive(now)
+        values |= recent_shares(self._shares, now)
+        values |= recent_serving(self._serving, now)
         if (steps := self._steps.derive(now)) is not None:
             values["recent_steps"] = steps
         return replace(now, **values) if values else now  # type: ignore[arg-type]
@@ -177,85 +180,87 @@ _WINDOW_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _Moment(Generic[T]):
     process: Process
     measured_at_seconds: float
-    operators: dict[str, float]
-    models: dict[int, float]
+    counters: T
 
 
-class RecentShares:
-    """Computes the recent time shares of each process's operators and models from its reports of the last 10 s."""
+class RecentReports(Generic[T]):
+    """The reports of each process from the last 10 s. `counters_of` returns the counters to keep of a report."""
 
-    def __init__(self) -> None:
-        self.past: dict[int, deque[_Moment]] = {}
+    def __init__(self, counters_of: Callable[[Process], T]) -> None:
+        self.past: dict[int, deque[_Moment[T]]] = {}
+        self._counters_of = counters_of
 
-    def derive(self, now: Process) -> dict[str, object]:
-        """Returns `operators` and `models` of a process with their recent shares; {} if it reports no times."""
-        measured_at = now.measured_at_seconds
-        if measured_at is None or not (now.operators or any(m.busy_seconds_total is not None for m in now.models)):
-            return {}
+    def first(self, now: Process, measured_at_seconds: float) -> tuple[T, float] | None:
+        """Adds the report of a process. Returns its oldest kept counters, and the seconds since their report.
+
+        Returns None if there is only one report, or if the process has not reported lately.
+        """
         past = self.past.setdefault(now.pid, deque())
         if past and not counters_continue(past[-1].process, now):
             past.clear()
-        if not past or past[-1].measured_at_seconds < measured_at:
-            operators = {operator.name: operator.seconds_total for operator in now.operators}
-            models = {m.model_id: m.busy_seconds_total for m in now.models if m.busy_seconds_total is not None}
-            past.append(_Moment(now, measured_at, operators, models))
-        while len(past) > 2 and past[1].measured_at_seconds <= measured_at - _WINDOW_SECONDS:
+        if not past or past[-1].measured_at_seconds < measured_at_seconds:
+            past.append(_Moment(now, measured_at_seconds, self._counters_of(now)))
+        while len(past) > 2 and past[1].measured_at_seconds <= measured_at_seconds - _WINDOW_SECONDS:
             past.popleft()
-        first = past[0]
-        seconds = measured_at - first.measured_at_seconds
-        if seconds <= 0 or not now.reporting:
-            return {}
-
-        def share(before: float | None, total: float) -> float | None:
-            return None if before is None or total < before else min(1.0, (total - before) / seconds)
-
-        # A new operator may have been part of "other" in the earlier report, so its earlier value is unknown.
-        unnamed = None if first.operators.keys() - {""} else 0.0
-        return {
-            "operators": tuple(
-                replace(operator, ratio=share(first.operators.get(operator.name, unnamed), operator.seconds_total))
-                for operator in now.operators
-            ),
-            "models": tuple(
-                model
-                if model.busy_seconds_total is None
-                else replace(model, busy_ratio=share(first.models.get(model.model_id), model.busy_seconds_total))
-                for model in now.models
-            ),
-        }
+        seconds = measured_at_seconds - past[0].measured_at_seconds
+        return (past[0].counters, seconds) if seconds > 0 and now.reporting else None
 
 
-class RecentServing:
-    """Computes the rates and latencies of each process's served models from its reports of the last 10 s."""
+def _operator_and_model_seconds(process: Process) -> tuple[dict[str, float], dict[int, float]]:
+    """Returns the total seconds of each operator by name, and of each model by its ID."""
+    models = {m.model_id: m.busy_seconds_total for m in process.models if m.busy_seconds_total is not None}
+    return {operator.name: operator.seconds_total for operator in process.operators}, models
 
-    def __init__(self) -> None:
-        self.past: dict[int, deque[Process]] = {}
 
-    def derive(self, now: Process) -> dict[str, object]:
-        """Returns `served_models` of a process with their rates; {} if it serves none, or has not reported lately."""
-        measured_at = now.measured_at_seconds
-        if measured_at is None or not now.served_models:
-            return {}
-        past = self.past.setdefault(now.pid, deque())
-        if past and not counters_continue(past[-1], now):
-            past.clear()
-        if not past or (past[-1].measured_at_seconds or 0.0) < measured_at:
-            past.append(now)
-        while len(past) > 2 and (past[1].measured_at_seconds or 0.0) <= measured_at - _WINDOW_SECONDS:
-            past.popleft()
-        seconds = measured_at - (past[0].measured_at_seconds or 0.0)
-        if seconds <= 0 or not now.reporting:
-            return {}
-        before = {served.name: served for served in past[0].served_models}
-        return {
-            "served_models": tuple(
-                replace(served, rates=served_rates(before.get(served.name, ServedModel(served.name)), served, seconds))
-                for served in now.served_models
-            )
-        }
+def _served_by_name(process: Process) -> dict[str, ServedModel]:
+    return {served.name: served for served in process.served_models}
+
+
+def recent_shares(reports: RecentReports[tuple[dict[str, float], dict[int, float]]], now: Process) -> dict[str, object]:
+    """Returns `operators` and `models` of a process with their recent shares; {} if it reports no times."""
+    measured_at = now.measured_at_seconds
+    if measured_at is None or not (now.operators or any(m.busy_seconds_total is not None for m in now.models)):
+        return {}
+    first = reports.first(now, measured_at)
+    if first is None:
+        return {}
+    (operators, models), seconds = first
+
+    def share(before: float | None, total: float) -> float | None:
+        return None if before is None or total < before else min(1.0, (total - before) / seconds)
+
+    # A new operator may have been part of "other" in the earlier report, so its earlier value is unknown.
+    unnamed = None if operators.keys() - {""} else 0.0
+    return {
+        "operators": tuple(
+            replace(operator, ratio=share(operators.get(operator.name, unnamed), operator.seconds_total))
+            for operator in now.operators
+        ),
+        "models": tuple(
+            model
+            if model.busy_seconds_total is None
+            else replace(model, busy_ratio=share(models.get(model.model_id), model.busy_seconds_total))
+            for model in now.models
+        ),
+    }
+
+
+def recent_serving(reports: RecentReports[dict[str, ServedModel]], now: Process) -> dict[str, object]:
+    """Returns `served_models` of a process with their rates; {} if it serves none, or has not reported lately."""
+    measured_at = now.measured_at_seconds
+    first = reports.first(now, measured_at) if measured_at is not None and now.served_models else None
+    if first is None:
+        return {}
+    before, seconds = first
+    return {
+        "served_models": tuple(
+            replace(served, rates=served_rates(before.get(served.name, ServedModel(served.name)), served, seconds))
+            for served in now.served_models
+        )
+    }
 
 
 def served_rates(before: ServedModel, now: ServedModel, seconds: float) -> ServedModelRates:
@@ -292,6 +297,7 @@ _SPANS = 2
 @dataclass(slots=True)
 class _StepHistory:
     began: Process  # the process as it was when the current span of steps began
+    counters: TrainingCounters  # of `began`
     spans: deque[tuple[int, tuple[float, ...]]] = field(default_factory=lambda: deque(maxlen=_SPANS))
     recent: RecentSteps | None = None
 
@@ -309,13 +315,12 @@ class RecentStepsByProcess:
             return None
         past = self.past.get(now.pid)
         if past is None or not counters_continue(past.began, now):
-            self.past[now.pid] = _StepHistory(now)
+            self.past[now.pid] = _StepHistory(now, counters)
             return None
-        before = past.began.training
-        steps = counters.steps_total - (before.steps_total if before is not None else 0)
-        if before is not None and steps >= LEAST_STEPS:
-            past.spans.append((steps, _part_seconds(before, counters)))
-            past.began = now
+        steps = counters.steps_total - past.counters.steps_total
+        if steps >= LEAST_STEPS:
+            past.spans.append((steps, _part_seconds(past.counters, counters)))
+            past.began, past.counters = now, counters
             past.recent = _summarize(past.spans)
         return past.recent
 
