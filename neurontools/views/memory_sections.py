@@ -104,7 +104,7 @@ def _summary_lines(
         used = line_width(runs)
         for name, value in rows[1:] if width >= _LEAST_CELLS_WITH_CATEGORIES else ():
             item: list[Run] = [(f"  {_SHORT_NAMES.get(name, name)} ", "dim"), (units.bytes_text(value), "text")]
-            if used + line_width(item) > width and used > 19:
+            if used + line_width(item) > width:
                 lines.append(fit(runs, width))
                 runs, used = [(" " * 17, "text")], 17
             runs += item
@@ -344,7 +344,7 @@ def memory_tree(context: RenderContext, width: int, height: int) -> TextPage:
     )
     head = fit(heading(context, "Memory Usage Details", name_cells - 1), name_cells)
     used = name_cells + len(titles)
-    rest = f" {context.glyphs.rule * (width - used - 1)}" if width > used else ""
+    rest = f" {context.glyphs.rule * (width - used - 1)}"
     page = TextPage([fit((*head, (titles, "label"), (rest, "rule")), width)])
     if not rows:
         text = "  no device is in use by this process" if context.pid is not None else "  no devices"
