@@ -288,13 +288,17 @@ def record(root: Path, reach: Reach, marker: str, jobs: int) -> Iterator[Reach]:
             arguments = ["-m", marker, *files[number :: len(copies)]]
             trials.append(Trial(slot, fork_pytest(slot, arguments, [ReachRecorder(reached, rows, names)])))
         running = list(trials)
-        while running:
-            deadline_seconds = time.monotonic() + _SAVED_SECONDS
-            while running and time.monotonic() < deadline_seconds:
-                time.sleep(1.0)
-                running = [trial for trial in running if trial.exit_code() is None]
-            found = [test for rows in outputs for test in read_rows(rows)]
-            yield replace(reach, tests=(*reach.tests, *found))
+        try:
+            while running:
+                deadline_seconds = time.monotonic() + _SAVED_SECONDS
+                while running and time.monotonic() < deadline_seconds:
+                    time.sleep(1.0)
+                    running = [trial for trial in running if trial.exit_code() is None]
+                found = [test for rows in outputs for test in read_rows(rows)]
+                yield replace(reach, tests=(*reach.tests, *found))
+        finally:  # the trials have process groups of their own, so Ctrl-C reaches only this process
+            for trial in running:
+                trial.kill()
         for trial in trials:
             print(trial.slot.output.read_text(errors="replace")[-3000:], file=sys.stderr)
     print(

@@ -39,6 +39,8 @@ _FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _UNCHANGED_FIELDS = frozenset({"annotation", "returns", "decorator_list", "type_params"})
 _UNCHANGED_NODES = (ast.JoinedStr, ast.Import, ast.ImportFrom)
 _TEXT_KEYWORDS = frozenset({"help", "description", "epilog", "metavar"})
+_ASSERTIONS = frozenset({"strict"})  # zip(strict=True) asserts that the lengths are equal
+_TYPE_NAMES = frozenset({"TypeVar", "ParamSpec", "NewType", "Literal"})  # only the type checker reads their texts
 _MOST_BLANKS = 2  # strings with more blanks count as sentences
 _FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -119,7 +121,7 @@ def _collect_blocks(node: ast.AST, found: list[list[ast.stmt]], *, in_function: 
 def mutants_of(path: str, source: str) -> list[Mutant]:
     """Returns all mutants of a module, in source order.
 
-    Annotations, docstrings, f-strings, error texts and sentences are not changed.
+    Annotations, types, docstrings, f-strings, error texts, sentences and `strict` of zip are not changed.
     """
     tree = ast.parse(source)
     return list(_Finder(path, tree, source.splitlines()).below(tree, 1, None, in_error=False))
@@ -134,8 +136,11 @@ class _Finder:
 
     def below(self, holder: ast.AST, line: int, block: int | None, *, in_error: bool) -> Iterator[Mutant]:
         """Yields the mutants below a node. `line` and `block` are those of the node."""
-        if isinstance(holder, ast.keyword) and holder.arg in _TEXT_KEYWORDS:
-            return
+        match holder:
+            case ast.keyword(arg=name) if name in _TEXT_KEYWORDS | _ASSERTIONS:
+                return
+            case ast.Call(func=ast.Name(id=name)) | ast.Subscript(value=ast.Name(id=name)) if name in _TYPE_NAMES:
+                return
         for name, value in ast.iter_fields(holder):
             if name in _UNCHANGED_FIELDS:
                 continue
