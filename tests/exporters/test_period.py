@@ -179,6 +179,7 @@ def test_vcpus_are_counted_over_the_period() -> None:
     now = training(cpu_user_seconds_total=18.0, cpu_system_seconds_total=2.0, vcpu_user_ratio=9.0)
     assert period_of(at(14.0, now), at(10.0, before)).vcpu_ratios(now) == (2.0, 0.25)
     assert period_of(at(14.0, before), at(10.0, before)).vcpu_ratios(before) == (0.0, 0.0)
+    assert period_of(at(10.5, now), at(10.0, before)).vcpu_ratios(now) == (16.0, 2.0)
     fell = replace(before, cpu_user_seconds_total=19.0)
     assert period_of(at(14.0, now), at(10.0, fell)).vcpu_ratios(now) == (None, 0.25)
     unread = replace(before, cpu_system_seconds_total=None)
@@ -282,8 +283,9 @@ def test_what_a_process_did_on_a_core_goes_by_its_own_count() -> None:
     period = period_of(at(14.0, now), at(10.0, working(1.0, 100, 9.5)))
     assert period.work_rates(now, 0) == (0.5, 200.0)
     assert period.work_rates(now, 1) is None
-    other_core = replace(working(1.0, 100, 9.5), neuroncore_indices=(5,))
-    assert period_of(at(14.0, now), at(10.0, other_core)).work_rates(now, 0) is None
+    for changed in ({"neuroncore_indices": (5,)}, {"core_work": ()}):
+        before = replace(working(1.0, 100, 9.5), **changed)
+        assert period_of(at(14.0, now), at(10.0, before)).work_rates(now, 0) is None
 
 
 def test_who_takes_a_core_over_within_a_period_did_there_what_it_counts() -> None:

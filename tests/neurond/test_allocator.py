@@ -78,7 +78,7 @@ def test_the_cores_that_a_process_gets(shape: HostShape, requests: list[CoreRequ
         (TRN1, [CoreRequest(1, 1)], ALL, f"{OLD}nc0-nc3 Available:3; held by PID 11"),
         (TRN1, APART, CoreRequest(count=2), f"{OLD}2 Available:2 (free ones are not contiguous); held by PID 11, 12"),
         (TRN1, [ONE] * 4, ONE, f"{OLD}1 Available:0; held by PID 11, 12, 13, 14"),
-        (EIGHT, [ONE] * 6, ALL, f"{OLD}nc0-nc7 Available:2; held by PID 11, 12, 13, 14 and 2 more"),
+        (EIGHT, [ONE] * 5, ALL, f"{OLD}nc0-nc7 Available:3; held by PID 11, 12, 13, 14 and 1 more"),
     ],
 )
 def test_who_asks_for_cores_of_others_is_told_who_holds_them(

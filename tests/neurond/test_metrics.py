@@ -78,7 +78,9 @@ def test_a_text_is_made_once_a_snapshot(serve: Serve, port: int) -> None:
     assert "neurontools_scrape_duration_seconds" not in first
     with contextlib.closing(Site(port).connect()) as client:
         client.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
-        assert gzip.decompress(client.getresponse().read()).decode() == first
+        reply = client.getresponse()
+        assert reply.headers.get_all("Vary") == ["Accept", "Accept-Encoding"]
+        assert gzip.decompress(reply.read()).decode() == first
     openmetrics = scrape(port, Accept="application/openmetrics-text")[2]
     assert re.search(r"neurontools_scrape_duration_seconds \d\S*", openmetrics)
     assert "neurontools_scrapes_total 3\n" in openmetrics

@@ -1,4 +1,4 @@
-"""The memory details: which rows there are, what they add up to, and how they are drawn."""
+"""The summary and the details of memory: which rows there are, what they add up to, and how they are drawn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from neurontools.model import DeviceMemory, HostMemory, LoadedModel, NeuronCore, Process, Snapshot, SourceKind, Subgraph
 from neurontools.views.drawing.lines import TextPage, plain_text
 from neurontools.views.drawing.render_context import RenderContext
-from neurontools.views.memory_sections import MemoryNode, all_node_keys, memory_tree, visible_nodes
+from neurontools.views.memory_sections import MemoryNode, all_node_keys, memory_summary, memory_tree, visible_nodes
 from tests.harness.snapshots import process_of, snapshot_of, with_device
 
 TRAIN, SERVE = 7, 8
@@ -39,7 +39,7 @@ def two_processes() -> Snapshot:
     return with_cores(
         host,
         replace(host.cores[0], owner_pid=TRAIN, memory=used),
-        replace(host.cores[2], owner_pid=SERVE, memory=DeviceMemory(tensors_bytes=30, collectives_bytes=3)),
+        replace(host.cores[2], owner_pid=SERVE, memory=DeviceMemory(tensors_bytes=30, notifications_bytes=3)),
     )
 
 
@@ -100,7 +100,7 @@ def test_a_tab_shows_the_devices_and_cores_of_its_process_alone() -> None:
 
 def test_categories_of_the_driver_alone_are_shown_where_there_is_something_in_them() -> None:
     titles = [row.title for row in every_node(two_processes(), SERVE) if row.depth == 2]
-    assert titles == ["Tensors", "Constants", "Model Code", "Runtime Memory", "Model Scratchpad", "Collectives"]
+    assert titles == ["Tensors", "Constants", "Model Code", "Runtime Memory", "Model Scratchpad", "Notifications"]
 
 
 def test_host_memory_from_the_driver_is_told_by_device_and_not_by_process() -> None:
@@ -117,9 +117,9 @@ def test_host_memory_from_the_driver_is_told_by_device_and_not_by_process() -> N
 
 def test_a_category_that_is_unknown_stays_unknown() -> None:
     host = two_processes()
-    memory = replace(host.cores[0].memory, model_code_bytes=None, tensors_bytes=90)
+    memory = replace(host.cores[0].memory, constants_bytes=None, tensors_bytes=90)
     shown = sizes(every_node(with_cores(host, replace(host.cores[0], memory=memory)), TRAIN))
-    assert shown["nd0/nc0/model_code_bytes"] == (None, 0)
+    assert shown["nd0/nc0/constants_bytes"] == (None, 0)
     assert shown["nd0/nc0/tensors_bytes"] == (0, 0), "a model that reports more than its core has takes all of it"
 
 
@@ -142,6 +142,40 @@ def drawn(page: TextPage) -> list[str]:
     return [plain_text(line) for line in page.lines]
 
 
+def test_the_summary_has_bars_if_there_is_room() -> None:
+    context = RenderContext.from_snapshot(two_processes())
+    title = "─ Memory Usage Summary "
+    page = memory_summary(context, 80, 8)
+    assert [[style for _, style in line] for line in page.lines[1:3]] == [
+        ["strong", "track", "strong", "text"] * 2,
+        ["text", "track", "text", "text", "text", "memory", "text", "text"],
+    ]
+    assert drawn(page) == [
+        f"{title}─ ██ of the capacity, ━━ share of the total, x: details ─",
+        "Host Used Memory Total   ·          0   Device Used Memory Total ·      211 B",
+        "  Tensors                ─          0     Tensors                ━      180 B",
+        "  Constants              ─          0     Constants              ╸       20 B",
+        "  DMA Buffers            ─          0     Model Code             ─          0",
+        "  App. Memory            ─          0     Runtime Memory         ╸        8 B",
+        "                                          Model Scratchpad       ─          0",
+        "                                          Other                  ╸        3 B",
+    ]
+    lines = [
+        "Host Used Memory   Total 0  Tensors 0  Const 0  DMA 0  App 0",
+        "Device Used Memory Total 211 B  Tensors 180 B  Const 20 B  Code 0  Runtime 8 B",
+        "                   Scratch 0  Other 3 B",
+    ]
+    for width, height in ((80, 7), (79, 8)):
+        assert drawn(memory_summary(context, width, height))[1:] == lines
+    about = [drawn(memory_summary(context, width, 3))[0].removeprefix(title) for width in (72, 71)]
+    assert about == [" system - of -, devices have 512 GB, x: details ─", f"{'─' * 35} x: details ─"]
+    assert drawn(memory_summary(context, 59, 8)) == [
+        f"{title}{'─' * 23} x: details ─",
+        "Host Used Memory   Total 0",
+        "Device Used Memory Total 211 B",
+    ]
+
+
 def test_the_tree_is_drawn_with_its_columns() -> None:
     host = two_processes()
     context = RenderContext.from_snapshot(
@@ -155,6 +189,7 @@ def test_the_tree_is_drawn_with_its_columns() -> None:
         "        Tensors                                     100 B            5 B",
         "        Constants                                    20 B              0",
     ]
+    assert drawn(memory_tree(context, 130, 2))[0].endswith("─   Model ID  Device Memory    Host Memory ─────────")
     narrow = RenderContext.from_snapshot(host, opened=frozenset({"nd0", "nd0/nc0"}))
     assert drawn(memory_tree(narrow, 30, 4))[3] == "    ▸ tra…     10001", "names keep ten cells"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import get_args
 
 import pytest
@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools import model
-from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
+from neurontools.model import DeviceMemory, HostMemory, OperatorTime, ScriptAdvice, ServedModel, TrainingCounters
 from neurontools.model.execution import bucket_index
 from neurontools.rpc import neuron_pb2
+from neurontools.rpc.convert import from_message
 from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
 from neurontools.runtime.reporting.process_counters import (
     LARGEST_BYTES,
@@ -72,6 +73,7 @@ def test_execution_is_counted_on_its_core() -> None:
     assert (idle.busy_seconds_total, idle.flop_total, idle.executions_total) == (0.0, 0, 0)
     assert not idle.HasField("last_execution_at_unix_seconds")
     assert (report.measured_at_seconds, report.counted_since_seconds) == (11.0, 0.0)
+    assert {size for _, size in report.host_memory.ListFields()} == {0}
     assert report_of(ProcessCounters(1, 2.5), 9.0).counted_since_seconds == 2.5
     assert report.executions.completed_total == 1
     for histogram, seconds in ((report.device_latency_histogram, 0.5), (report.total_latency_histogram, 0.75)):
@@ -222,6 +224,7 @@ def test_a_model_counts_its_executions_also_once_it_is_unloaded() -> None:
         end(counters, begin(counters, at, model="m"), at + 1.0)
     loaded = report_of(counters, 5.0).models[0]
     assert (loaded.executions_total, loaded.last_execution_at_unix_seconds) == (2, UNIX + 4.0)
+    assert loaded.busy_seconds_total == 2.0
     started = begin(counters, 6.0, model="m")
     counters.remove_model("m")
     end(counters, started, 7.0)
@@ -238,8 +241,10 @@ def test_model_runs_when_it_executed_since_the_last_report_that_arrived() -> Non
             counters.mark_delivered()
         return answer
 
+    counters.mark_delivered()  # a report that was under way when the model was loaded
     assert not running(arrived=True)
     started = begin(counters, 1.0, model="m")
+    end(counters, begin(counters, 1.0, model="m"), 1.5)
     assert running(arrived=True)
     assert running(arrived=True)  # still in flight
     end(counters, started, 2.0)
@@ -252,17 +257,23 @@ def test_model_runs_when_it_executed_since_the_last_report_that_arrived() -> Non
     assert running(arrived=True)
 
 
-def test_errors_are_counted_by_kind_and_training_once_it_is_known() -> None:
+def test_errors_are_counted_by_kind_and_what_the_process_tells_of_itself_is_in_the_report() -> None:
     counters = ProcessCounters(1)
     assert not report_of(counters, 1.0).HasField("training")
     for kind in (*ErrorKind, ErrorKind.HARDWARE):
         counters.add_error(kind)
-    counters.set_training(TrainingCounters(steps_total=3))
+    counters.set_training(TrainingCounters(steps_total=3), (OperatorTime("x" * 129, 0.5, 2),))
+    advice = ScriptAdvice("host-read", "y" * 401, None, "", "")
+    counters.set_advice([advice] * 5)
+    counters.set_served_models([ServedModel(str(number)) for number in range(17)])
     report = report_of(counters, 1.0)
     assert {field.name: value for field, value in report.errors.ListFields()} == {
         f"{kind}_total": 2 if kind is ErrorKind.HARDWARE else 1 for kind in ErrorKind
     }
     assert report.training.steps_total == 3
+    assert [from_message(OperatorTime, each) for each in report.operators] == [OperatorTime("x" * 128, 0.5, 2)]
+    assert [from_message(ScriptAdvice, each) for each in report.advice] == [replace(advice, measured="y" * 400)] * 4
+    assert [served.name for served in report.served_models] == [str(number) for number in range(16)]
 
 
 WRONG: list[tuple[str, Callable[[ProcessCounters], object]]] = [
