@@ -154,7 +154,8 @@ def run_eager(
 def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any:
     """Runs an `out=` call that may resize its target.
 
-    Copies a result into its target. If their shapes differ, first resizes the target.
+    Copies a result into its target. If their shapes differ, first resizes the target. If a target shares memory with an
+    argument, the operator runs again on this memory, for the error or the values of the CPU.
     """
     with buffers.lock:
         targets = {name: keywords[name] for name in operator.out_names if name in keywords}
@@ -168,16 +169,21 @@ def run_resizing(operator: DeviceOperator, arguments: Any, keywords: Any) -> Any
             return tensor if tensor.is_cpu else host_value(tensor)
 
         values = map_tensors(arguments, on_host)
-        named = {name: map_tensors(a, on_host) for name, a in keywords.items()} | fresh
+        named = {name: map_tensors(a, on_host) for name, a in keywords.items()}
+        given = _tensors([values, *(value for name, value in named.items() if name not in targets)])
+        used = {value.untyped_storage().data_ptr() for value in given}
+        is_shared = any(named[name].untyped_storage().data_ptr() in used for name in targets)
         with torch._C._AutoDispatchBelowAutograd():
-            operator.call(*values, **named)
-        metrics.count_fallback(operator.name)
-        for name, target in targets.items():
-            if fresh[name].shape == target.shape:
-                host_alias(target).copy_(fresh[name])
+            operator.call(*values, **(named | fresh))
+            metrics.count_fallback(operator.name)
+            has_same_shapes = all(fresh[name].shape == target.shape for name, target in targets.items())
+            if is_shared and has_same_shapes and not operator.random:
+                operator.call(*values, **named)
             else:
-                resize(target, fresh[name].shape, fresh[name].stride())
-                host_alias(target).copy_(fresh[name])
+                for name, target in targets.items():
+                    if fresh[name].shape != target.shape:
+                        resize(target, fresh[name].shape, fresh[name].stride())
+                    host_alias(target).copy_(fresh[name])
         results = list(targets.values())
         return results[0] if len(results) == 1 else tuple(results)
 

@@ -82,7 +82,7 @@ def observe_call(
     if operator.out_names or signature.host_count:
         raise NotTraceable(operator.name)
     call = ObservedCall(operator, signature, first_result, len(arguments), len(keywords))
-    reader = _Reader(call, iter(indices), buffer_count)
+    reader = _Reader(call, enumerate(indices), buffer_count, signature.slots_in_one_storage(indices))
     for position, value in enumerate(arguments):
         reader.argument(f"a{position}", value, position in operator.lifted_positions)
         call.written[position] = f"a{position}"
@@ -103,10 +103,11 @@ def observe_call(
 class _Reader:
     """Generates the source code that compares the arguments of a call with the arguments of the recorded call."""
 
-    def __init__(self, call: ObservedCall, indices: Any, buffer_count: int) -> None:
+    def __init__(self, call: ObservedCall, indices: Any, buffer_count: int, fixed_slots: set[int]) -> None:
         self.call = call
         self.indices = indices
         self.buffer_count = buffer_count
+        self.fixed_slots = fixed_slots
         self.new: set[int] = set()
 
     def argument(self, name: str, value: Any, lifted: bool) -> None:
@@ -150,13 +151,16 @@ class _Reader:
         call = self.call
         if value.is_cpu or not value.numel():
             raise NotTraceable(call.operator.name)
-        index = next(self.indices)
+        slot, index = next(self.indices)
         number = call.value(index)
         same = next((n for n, t in zip(call.names, call.tensors, strict=True) if t is value), None)
         offset = value.storage_offset()
         if offset:
             call.checks.append(f"{name}_o = {name}.storage_offset()")
-            call.checks.append(f"if not {name}_o: return MISS")
+            is_fixed = slot in self.fixed_slots  # with another offset, it may overlap a tensor that the call changes
+            call.checks.append(
+                f"if {name}_o != {call.value(offset)}: return MISS" if is_fixed else f"if not {name}_o: return MISS"
+            )
             call.scalars.append(f"{name}_o")
             address = f"{name}.data_ptr() - {name}_o * {value.element_size()}"
         else:

@@ -44,7 +44,7 @@ _RECORDED_WHOLE = frozenset(
  native_layer_norm native_layer_norm_backward _fused_sdp_choice sum mean.dim clone zeros ones full arange arange.start
  arange.start_step scalar_tensor eye linspace zeros_like ones_like full_like new_zeros new_ones new_full
  nll_loss_forward  stack
- repeat_interleave.Tensor softplus celu dist norm.Scalar addr logsumexp sum.dim_IntList index_put _index_put_impl_
+ repeat_interleave.Tensor softplus celu dist norm.Scalar addr addr_ logsumexp sum.dim_IntList index_put _index_put_impl_
  index_fill.int_Scalar masked_fill.Scalar masked_fill.Tensor add.Scalar sub.Scalar mul.Scalar div.Scalar rsub.Scalar
  rsub.Tensor randperm narrow_copy constant_pad_nd repeat roll trace tril_indices triu_indices
  binary_cross_entropy_with_logits soft_margin_loss logical_and logical_or logical_not logical_xor isnan isinf

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -11,36 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from neurontools.runtime.operators.flops import find_flop_formula
 from neurontools.runtime.operators.layout import TensorLayout, layouts
 from neurontools.runtime.operators.lru_cache import LRUCache
-
-Formula = Callable[..., Any]
-_aten: Any = torch.ops.aten
-
-
-def find_flop_formula(op: Any) -> Formula | None:
-    """Returns the FLOP formula of an overload. None if the operator multiplies no matrices."""
-    packet = op._overloadpacket
-    name = packet.__name__
-    if name.endswith("_") and op.namespace == "aten":  # in-place: has the FLOPs of the operator without _
-        packet = getattr(_aten, name[:-1], packet)
-    return flop_registry.get(packet) or _FLOP_FORMULAS.get(packet)
-
-
-_FLOP_FORMULAS: dict[Any, Formula] = {
-    _aten._scaled_dot_product_flash_attention_for_cpu: lambda query, key, value, *_, **__: sdpa_flop_count(
-        query.shape, key.shape, value.shape
-    ),
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda gradient, query, key, value, *_, **__: (
-        sdpa_backward_flop_count(gradient.shape, query.shape, key.shape, value.shape)
-    ),
-    **dict.fromkeys((_aten.mv, _aten.dot, _aten.vdot), lambda matrix, *_, **__: 2 * math.prod(matrix.shape)),
-    _aten.addmv: lambda _sum, matrix, *_, **__: 2 * math.prod(matrix.shape),
-    _aten.addbmm: lambda _sum, left, right, **_: 2 * math.prod(left.shape) * right.shape[-1],
-}
-
 
 _operator_ids = count()
 # Operators whose number arguments decide the result size. These numbers are constants in a graph, not inputs.
@@ -60,6 +33,12 @@ MATMUL_NAMES = frozenset(
         "convolution_overrideable linear _scaled_dot_product_flash_attention_for_cpu "
         "_scaled_dot_product_flash_attention_for_cpu_backward mkldnn_convolution"
     ).split()
+)
+
+# Operators whose CPU kernels refuse an `out=` tensor that is also an argument.
+_NEVER_COINCIDE = frozenset(
+    "aten::" + name
+    for name in "cat gather index index_add index_copy index_select linalg_cross scatter scatter_add take".split()
 )
 
 
@@ -123,7 +102,11 @@ class DeviceOperator:
             _returned_argument(r, arguments) for r in schema.returns
         )
         # torch's composite operators pass a result of theirs also as an argument, for example to addmm and where.
-        self.may_coincide = torch.Tag.pointwise in op.tags or bool(self.out_names)
+        self.may_coincide = (
+            torch.Tag.pointwise in op.tags
+            or is_batched(self.name)
+            or (bool(self.out_names) and self.name.partition(".")[0] not in _NEVER_COINCIDE)
+        )
         self.in_place = all(r is not None for r in self.returns)
         only = self.returns[0] if len(self.returns) == 1 and not self.out_names else None
         self.changed_result = None if only is None else only[1]
@@ -343,10 +326,20 @@ class OperatorSignature:
     def _find_overlap_candidates(self, written: list[TensorSlot]) -> tuple[tuple[TensorSlot, TensorSlot], ...]:
         if any(slot.layout.repeats_elements for slot in written):
             raise NotRecordable(self.operator.name)  # most CPU kernels refuse to change such a tensor
+        given = [*self.arguments, *self.keywords.values()]
         if is_batched(self.operator.name):
-            return ()  # too many pairs
-        dense = [slot for slot in _tensor_slots([*self.arguments, *self.keywords.values()]) if slot.layout.is_dense]
-        return tuple((one, other) for one in written if one in dense for other in dense if other is not one)
+            if not self.operator.name.startswith("aten::_foreach"):
+                return ()  # the CPU kernels do not check
+            pairs = [pair for a in given[1:] for pair in _pairs(written, a)]
+        else:
+            pairs = [(one, other) for one in written for other in _tensor_slots(given) if other is not one]
+        dense = {slot for slot in _tensor_slots(given) if slot.layout.is_dense}
+        return tuple(pair for pair in pairs if dense.issuperset(pair))
+
+    def slots_in_one_storage(self, indices: Sequence[int]) -> set[int]:
+        """Returns the tensors that share a storage with a changed tensor. `indices` has the storage of each tensor."""
+        pairs = ((one.slot, other.slot) for one, other in self.overlap_candidates)
+        return {slot for pair in pairs if indices[pair[0]] == indices[pair[1]] for slot in pair}
 
     def _on_meta(self, template: _Template) -> tuple[Any, int]:
         operator = self.operator
@@ -537,6 +530,14 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
 
 def _tensor_slots(template: Any) -> list[TensorSlot]:
     return [slot for slot in flattened(template) if isinstance(slot, TensorSlot)]
+
+
+def _pairs(changed: list[TensorSlot], argument: Any) -> Iterator[tuple[TensorSlot, TensorSlot]]:
+    """Yields each changed tensor of a `_foreach_` operator with the tensor that another argument has for it."""
+    others = argument if isinstance(argument, list) else [argument] * len(changed)
+    for one, other in zip(changed, others, strict=False):
+        if isinstance(other, TensorSlot):
+            yield one, other
 
 
 def _has_mask(arguments: list[Any]) -> bool:

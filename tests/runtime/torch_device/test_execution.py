@@ -208,7 +208,7 @@ def test_nan_is_an_error_where_it_is_asked_for(xla: Any, executor: Any) -> None:
     assert kept.isnan().all().item()
 
 
-def _apply_to(value: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+def _apply_to(value: torch.Tensor, function: Callable[[torch.Tensor], object]) -> object:
     return function(value)
 
 
@@ -235,6 +235,12 @@ REFUSED: dict[str, Callable[..., object]] = {
     "expanded tensors": lambda on: torch._foreach_mul_([on(1, 4).expand(3, 4)], 2.0),
     "the rows before": lambda on: _apply_to(on(4, 3), lambda rows: rows[1:].add_(rows[:-1])),
     "its transpose": lambda on: _apply_to(on(3, 3), lambda matrix: matrix.mul_(matrix.t())),
+    "pairs of rows": lambda on: _apply_to(
+        on(4, 3), lambda rows: torch._foreach_mul_([on(3), rows[1:]], [on(3), rows[:-1]])
+    ),
+    "a scale among the changed": lambda on: _apply_to(on(4), lambda row: torch._foreach_mul_([row], row[1])),
+    "an output before its input": lambda on: _apply_to(on(4, 3), lambda rows: torch.exp(rows[1:], out=rows[:-1])),
+    "an output that is the input": lambda on: _apply_to(on(3, 3), lambda m: torch.gather(m, 0, on(3, 3).long(), out=m)),
     "add_": lambda on: on(3).add_(on(2, 3)),
     "product": lambda on: on(2, 3) @ on(2, 3),
 }
@@ -271,6 +277,31 @@ def test_views_that_do_not_overlap_are_changed_in_the_graph(xla: Any) -> None:
     value[:, 0].add_(value[:, 1])
     value.mul_(value)
     assert value.tolist() == [[100.0, 36.0, 64.0, 100.0], [81.0, 25.0, 36.0, 49.0], [289.0, 81.0, 100.0, 121.0]]
+
+
+def test_an_output_in_the_memory_of_an_argument_has_the_values_of_the_cpu(xla: Any) -> None:
+    def values(where: str) -> list[Any]:
+        matrix = torch.arange(16.0).view(4, 4).to(where)
+        torch.sum(matrix, 0, out=matrix[1])
+        torch.cumsum(matrix, 0, out=matrix)
+        torch.mm(matrix, matrix.clone(), out=matrix)
+        return [matrix.tolist()]
+
+    assert values("xla") == values("cpu")
+
+
+def test_a_replayed_step_refuses_a_view_that_overlaps_at_its_new_offset(xla: Any) -> None:
+    def step(offset: int) -> float:
+        value = torch.arange(16.0).to("xla")
+        other = value[offset : offset + 4] * 1
+        value[1:5].add_(value[offset : offset + 4])
+        result = (other + value[1:5]) * 2
+        xla.flush_all("Test")
+        return float(result.sum())
+
+    assert [step(offset) for offset in (8, 8, 8, 8, 7, 8, 8)] == [172.0] * 4 + [156.0, 172.0, 172.0]
+    with pytest.raises(RuntimeError, match="refer to a single memory location"):
+        step(3)
 
 
 def test_a_failed_execution_leaves_no_value_and_says_so(xla: Any, executor: Any) -> None:
