@@ -258,6 +258,15 @@ def _gradient(own: Round, value: Any, _other: Any, n: int) -> Any:
     return next((gradient for gradient in found if gradient is not None), None)
 
 
+def _rows(value: Any, n: int) -> Any:
+    return torch.tensor([0, n % len(value)], device=value.device)
+
+
+def _of_shape(value: Any, shape: Any) -> Any:
+    """Returns the tensor, or a new one if its shape differs, because a shared storage can't grow on the device."""
+    return value if value.shape == shape else value.new_empty(shape)
+
+
 def _drop(own: Round, value: Any, _other: Any, _n: int) -> None:
     own.values = [each for each in own.values if each is not value]
 
@@ -347,15 +356,18 @@ OPERATIONS: dict[str, Operation] = {
     "assigned column": _change(lambda v, w, _n: v.__setitem__((slice(None), 0), w[0, 0].clone())),
     "assigned by mask": _change(lambda v, w, n: v.__setitem__(w > 0, float(n))),
     "assigned by index": _change(lambda v, _w, n: v.__setitem__([0, n % len(v)], float(n))),
-    "index_add_": _change(
-        lambda v, w, n: v.index_add_(0, torch.tensor([0, n % len(v)], device=v.device), w[:2], alpha=0.5)
-    ),
+    "index_add_": _change(lambda v, w, n: v.index_add_(0, _rows(v, n), w[:2], alpha=0.5)),
     "masked_fill_": _without_gradient(lambda v, w, n: v.masked_fill_(w > 0, n)),
     "clamp_": _change(lambda v, _w, n: v.clamp_(max=n)),
     "t_": _without_gradient(lambda v, _w, _n: v.detach_().t_()),
     "data": _change(lambda v, _w, _n: v.data.mul_(0.5)),
     "new data": _new_data,
     "mul_ together": _without_gradient(lambda v, w, n: torch._foreach_mul_([v, w], 1 + n / 16)),
+    "mul_ by pairs": _without_gradient(lambda v, w, _n: torch._foreach_mul_([v, v.clone()], [w, w])),
+    "sum as an output": _without_gradient(lambda v, w, n: torch.add(v, n, out=_of_shape(w, v.shape))),
+    "rows as an output": _without_gradient(
+        lambda v, w, n: torch.index_select(v, 0, _rows(v, n), out=_of_shape(w, (2, v.shape[1])))
+    ),
     "bernoulli_": _without_gradient(lambda v, _w, _n: v.bernoulli_(0.5)),
     "autocast": _under_autocast,
     "saved on the host": _saved_on_host,
