@@ -179,7 +179,7 @@ def parse_profile_steps(text: str) -> tuple[int, int | None]:
     """Parses 10:15, 10:, :15 or 10 into the first and the last step (inclusive). An empty text means all steps."""
     if not text:
         return 1, None
-    found = re.fullmatch(r"(\d{0,9})(:?)(\d{0,9})", text, re.ASCII)
+    found = re.fullmatch(r"(\d{0,9})(?:(:)(\d{0,9}))?", text, re.ASCII)
     if found is None or not (found[1] or found[3]):
         raise InvalidProfileSteps(f"{text[:40]!r}: no steps; give the first and the last one, such as 10:15")
     first = int(found[1] or 1)

@@ -16,6 +16,8 @@ from neurontools.model import (
     OperatorTime,
     Process,
     RecentSteps,
+    ServedModel,
+    ServedModelRates,
     Snapshot,
     TrainingCounters,
     TrainingRates,
@@ -276,6 +278,35 @@ def test_operators_and_models_have_their_shares_of_the_last_ten_seconds() -> Non
     assert at(14.0, 9.0, reporting=False) == (None, None)
     host.take(15.0)
     assert at(16.0, 9.5) == (None, None), "who has gone is forgotten"
+    assert at(17.0, 12.5) == (1.0, 1.0)
+
+
+def test_served_models_have_rates_of_the_last_ten_seconds() -> None:
+    host = Host()
+
+    def at(moment: float, calls: int, waited_seconds: float, since: float = 0.5, **fields: Any) -> Any:
+        """One report of a model with four requests and eight tokens a call."""
+        model = ServedModel(
+            "m",
+            requests_total=4 * calls,
+            calls_total=calls,
+            samples_total=6 * calls,
+            queue_wait_seconds_total=waited_seconds,
+            tokens_total=8 * calls,
+        )
+        now = host.training(moment, served_models=(model,), counted_since_seconds=since, **fields)
+        return now.served_models[0].rates
+
+    assert at(1.0, 10, 5.0) is None
+    told = at(2.0, 11, 6.0)
+    assert told == ServedModelRates(4.0, 1.0, 6.0, 0.25, tokens_per_second=8.0)
+    assert at(3.0, 11, 6.0, measured=2.0) == told, "no new report: the rates stay"
+    for moment in range(3, 12):
+        at(float(moment), 11, 6.0)
+    assert at(12.0, 31, 6.0) == ServedModelRates(8.0, 2.0, 6.0, 0.0, tokens_per_second=16.0)
+    assert at(13.0, 31, 6.0, since=12.5) is None, "it counts anew"
+    assert at(14.0, 31, 5.0, since=12.5) == ServedModelRates(0.0, 0.0, tokens_per_second=0.0)
+    assert at(15.0, 32, 5.0, since=12.5, reporting=False) is None
 
 
 def test_operators_that_are_told_apart_for_the_first_time_have_shares_at_once() -> None:

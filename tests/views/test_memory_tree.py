@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -100,7 +100,13 @@ def test_a_tab_shows_the_devices_and_cores_of_its_process_alone() -> None:
 
 def test_categories_of_the_driver_alone_are_shown_where_there_is_something_in_them() -> None:
     titles = [row.title for row in every_node(two_processes(), SERVE) if row.depth == 2]
-    assert titles == ["Tensors", "Constants", "Model Code", "Runtime Memory", "Model Scratchpad", "Notifications"]
+    usual = ["Tensors", "Constants", "Model Code", "Runtime Memory", "Model Scratchpad"]
+    assert titles == [*usual, "Notifications"]
+    host = two_processes()
+    full = replace(host.cores[2], memory=DeviceMemory(*[1] * len(fields(DeviceMemory))))
+    titles = [row.title for row in every_node(with_cores(host, full), SERVE) if row.depth == 2]
+    drivers = ["Collectives", "DMA Rings", "Driver Memory", "Nonshared Scratchpad", "Notifications", "Uncategorized"]
+    assert titles == usual + drivers
 
 
 def test_host_memory_from_the_driver_is_told_by_device_and_not_by_process() -> None:

@@ -18,7 +18,6 @@ from neurontools.rpc.convert import from_message
 from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
 from neurontools.runtime.reporting.process_counters import (
     LARGEST_BYTES,
-    LARGEST_COUNT,
     DeviceMemoryCategory,
     ErrorKind,
     HostMemoryCategory,
@@ -29,6 +28,7 @@ from neurontools.runtime.reporting.process_counters import (
 
 UNIX = 1_000_000.0
 TOO_MUCH = LARGEST_BYTES + 1
+LARGEST_COUNT = 2**63 - 1  # of an int64 of a message
 
 
 def report_of(counters: ProcessCounters, now: float, cores: int = 1) -> neuron_pb2.Report:
@@ -72,7 +72,8 @@ def test_execution_is_counted_on_its_core() -> None:
     assert not core.HasField("execution_started_at_unix_seconds")
     assert (idle.busy_seconds_total, idle.flop_total, idle.executions_total) == (0.0, 0, 0)
     assert not idle.HasField("last_execution_at_unix_seconds")
-    assert (report.measured_at_seconds, report.counted_since_seconds) == (11.0, 0.0)
+    assert (report.measured_at_seconds, report.measured_at_unix_seconds) == (11.0, UNIX + 11.0)
+    assert report.counted_since_seconds == 0.0
     assert {size for _, size in report.host_memory.ListFields()} == {0}
     assert report_of(ProcessCounters(1, 2.5), 9.0).counted_since_seconds == 2.5
     assert report.executions.completed_total == 1
@@ -156,6 +157,7 @@ def test_latencies_are_in_the_order_of_their_buckets() -> None:
     histogram = report_of(counters, 2.0).device_latency_histogram
     assert list(histogram.bucket_indices) == [0, bucket_index(0.001), bucket_index(0.5)]
     assert list(histogram.bucket_counts) == [1, 1, 2]
+    assert report_of(counters, 2.0).total_latency_histogram == histogram, "nothing waited in a queue"
     assert histogram.sum_seconds == pytest.approx(1.001)
 
 
