@@ -74,7 +74,7 @@ class Reach:
     files: Mapping[str, str]
     tests: tuple[TestReach, ...]
     importers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """For each module without blocks, which has only constants: the modules that import it."""
+    """For each module: the modules that import it, which may use its constants."""
     imported: int = 0
     """A bit for each block that runs when the tests are collected."""
     complete: bool = True
@@ -83,12 +83,13 @@ class Reach:
     @classmethod
     def of_modules(cls, sources: Mapping[str, str]) -> Reach:
         """Numbers the blocks of these modules."""
-        modules, first = {}, 0
+        modules: dict[str, tuple[int, int, str]] = {}
+        first = 0
         for path, source in sources.items():
             count = len(blocks_of(ast.parse(source)))
             modules[path] = (first, count, digest(source))
             first += count
-        return cls(modules, {}, (), _importers(sources, {path for path, (_, count, _) in modules.items() if not count}))
+        return cls(modules, {}, (), _importers(sources))
 
     @classmethod
     def load(cls, path: Path, sources: Mapping[str, str]) -> Reach:
@@ -139,25 +140,33 @@ class Reach:
         return block is None or bool(self.imported >> (self.modules[path][0] + block) & 1)
 
     def tests_of(self, path: str, block: int | None) -> list[TestReach]:
-        """Returns the passing tests that reach a block, or any block of the module if `block` is None.
+        """Returns the passing tests that reach a block, or any block of the module and its importers if it is None.
 
         The tests are in rounds with one case of every test function, because its cases are similar. Within a round, the
-        tests are first of whose reached blocks the largest share is in the module. Long tests come after all rounds.
+        tests are first of whose reached blocks the largest share is in the module, then in its importers. Long tests
+        come after all rounds.
         """
-        module_mask = 0
-        for name in self.importers.get(path, (path,)):
-            first, count, _ = self.modules[name]
-            module_mask |= ((1 << count) - 1) << first
-        mask = module_mask if block is None else 1 << (self.modules[path][0] + block)
+        module_mask = self._mask(path)
+        importers_mask = 0
+        for name in self.importers[path] if block is None else ():
+            importers_mask |= self._mask(name)
+        mask = module_mask | importers_mask if block is None else 1 << (self.modules[path][0] + block)
         found = [test for test in self.tests if test.passed and test.blocks & mask]
-        shares = {test.name: (test.blocks & module_mask).bit_count() / test.blocks.bit_count() for test in found}
+
+        def share(test: TestReach, of: int) -> float:
+            return (test.blocks & of).bit_count() / test.blocks.bit_count()
+
         rounds: Counter[str] = Counter()
         placed: list[tuple[bool, int, int, TestReach]] = []
-        for test in sorted(found, key=lambda test: (-shares[test.name], test.cpu_seconds)):
+        for test in sorted(found, key=lambda t: (-share(t, module_mask), -share(t, importers_mask), t.cpu_seconds)):
             function = test.name.partition("[")[0]
             placed.append((test.cpu_seconds > _LONG_CPU_SECONDS, rounds[function], len(placed), test))
             rounds[function] += 1
         return [test for *_, test in sorted(placed, key=itemgetter(0, 1, 2))]
+
+    def _mask(self, path: str) -> int:
+        first, count, _ = self.modules[path]
+        return ((1 << count) - 1) << first
 
 
 def _moved(blocks: int, moves: Collection[tuple[int, int, int]]) -> int:
@@ -168,8 +177,8 @@ def _moved(blocks: int, moves: Collection[tuple[int, int, int]]) -> int:
     return moved
 
 
-def _importers(sources: Mapping[str, str], wanted: Collection[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {path: [] for path in wanted}
+def _importers(sources: Mapping[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {path: [] for path in sources}
     for path, source in sources.items():
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
