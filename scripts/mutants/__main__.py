@@ -499,7 +499,10 @@ def save(outcomes: Sequence[Outcome], path: Path) -> None:
 
 
 def print_table(outcomes: Sequence[Outcome]) -> int:
-    """Prints the survivors and the counts by room. Returns the exit code."""
+    """Prints the survivors and the counts by room. Returns the exit code.
+
+    No recorded test reaches some survivors; the last column has their number.
+    """
     for outcome in sorted(outcomes, key=lambda outcome: outcome.place):
         if not outcome.killed:
             mutant = outcome.mutant
@@ -509,12 +512,13 @@ def print_table(outcomes: Sequence[Outcome]) -> int:
     }
     groups["central modules"] = [each for each in outcomes if each.is_central]
     groups["all"] = list(outcomes)
-    print(f"{'room':40} mutants  killed        survivors")
+    print(f"{'room':40} mutants  killed        survivors  not reached")
     percents = {}
     for name, group in groups.items():
         killed = sum(each.killed for each in group)
         percents[name] = 100.0 * killed / len(group) if group else 100.0
-        print(f"{name:40} {len(group):7} {killed:7} {percents[name]:5.1f} % {len(group) - killed:7}")
+        unreached = sum(not each.killed and not each.reaching_count for each in group)
+        print(f"{name:40} {len(group):7} {killed:7} {percents[name]:5.1f} % {len(group) - killed:11} {unreached:12}")
     enough = percents["all"] >= LEAST_PERCENT and percents["central modules"] >= LEAST_CENTRAL_PERCENT
     return 0 if enough else 1
 

@@ -175,6 +175,7 @@ def test_the_summary_has_bars_if_there_is_room() -> None:
         assert drawn(memory_summary(context, width, height))[1:] == lines
     about = [drawn(memory_summary(context, width, 3))[0].removeprefix(title) for width in (72, 71)]
     assert about == [" system - of -, devices have 512 GB, x: details ─", f"{'─' * 35} x: details ─"]
+    assert drawn(memory_summary(context, 60, 8))[1] == "Host Used Memory   Total 0  Tensors 0  Const 0  DMA 0  App 0"
     assert drawn(memory_summary(context, 59, 8)) == [
         f"{title}{'─' * 23} x: details ─",
         "Host Used Memory   Total 0",
