@@ -51,24 +51,12 @@ while True:
         print(error, flush=True)
     sys.stdin.readline()
 """
-# The results are the seconds that the collective took.
+# Each of RANKS processes prints the seconds of a collective.
 COLLECTS = """
-import sys, time, torch, torch.distributed as dist, torch_xla.core.xla_model as xm
-device = xm.xla_device()
-dist.init_process_group("xla", store=dist.HashStore(), rank=0, world_size=1)
-value = torch.ones(4, device=device)
-while True:
-    dist.all_reduce(value)
-    began = time.monotonic()
-    xm.mark_step()
-    print(time.monotonic() - began, flush=True)
-    sys.stdin.readline()
-"""
-# Each of two ranks prints the seconds of a collective.
-LINKED = """
 import os, sys, time, torch, torch.distributed as dist, torch_xla.core.xla_model as xm
 device = xm.xla_device()
-dist.init_process_group("xla", store=dist.FileStore("store", 2), rank=int(os.environ["RANK"]), world_size=2)
+rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("RANKS", "1"))
+dist.init_process_group("xla", store=dist.FileStore("store", ranks), rank=rank, world_size=ranks)
 value = torch.ones(2**18, device=device)
 while True:
     dist.all_reduce(value)
@@ -342,7 +330,7 @@ def test_collectives_are_late_until_they_are_healed(daemon: RunningDaemon, train
 
 
 def test_a_link_is_slow_only_between_its_devices(daemon: RunningDaemon, train: Train) -> None:
-    ranks = [train(LINKED, core=2 * rank, RANK=str(rank)) for rank in range(2)]
+    ranks = [train(COLLECTS, core=2 * rank, RANK=str(rank), RANKS="2") for rank in range(2)]
 
     def seconds() -> float:
         for rank in ranks:
