@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import ssl
@@ -16,6 +15,7 @@ import grpc
 from neurontools.rpc import neuron_pb2_grpc
 from tests.harness.certificates import Authority
 from tests.harness.hostile_peer import frame, request
+from tests.harness.json_lines import audit_entries
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.waiting import HANG_SECONDS
 
@@ -112,8 +112,7 @@ class NetworkDaemon:
 
     def refusals(self) -> list[dict[str, Any]]:
         """What the audit tells of those that were refused."""
-        lines = [json.loads(line) for line in (self.state / "audit.jsonl").read_text("utf-8").splitlines()]
-        return [line for line in lines if line["event"] == "network_refused"]
+        return audit_entries(self.state, "network_refused")
 
 
 def summaries(connection: ssl.SSLSocket, count: int) -> None:

@@ -24,6 +24,7 @@ from neurontools.model import Finding, Severity
 from neurontools.model.finding import FindingKind
 from neurontools.rpc import fault_calls
 from tests.harness.answering_server import Reply, answering
+from tests.harness.json_lines import audit_entries, complete_lines
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.secret_file import write_secret
 from tests.harness.snapshots import snapshot_of
@@ -93,15 +94,10 @@ class Host:
 
     def told(self) -> list[Any]:
         path = self.directory / "told"
-        return _whole_lines(path) if path.exists() else []
+        return complete_lines(path) if path.exists() else []
 
     def audit(self, event: str) -> list[Any]:
-        return [line for line in _whole_lines(self.state / "audit.jsonl") if line["event"] == event]
-
-
-def _whole_lines(path: Path) -> list[Any]:
-    """The documents in a file to which a process may be writing a line."""
-    return [json.loads(line) for line in path.read_text().rpartition("\n")[0].splitlines()]
+        return audit_entries(self.state, event)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import re
@@ -30,6 +29,7 @@ from neurontools.testing import DriverTree
 from neurontools.util.process_text import script_name
 from tests.harness.attached_process import AttachedProcess
 from tests.harness.examples import examples
+from tests.harness.json_lines import audit_entries
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
 from tests.harness.web_site import Site
@@ -333,9 +333,8 @@ def test_records_of_programs_count_only_where_a_setting_says_so_and_the_audit_ha
     assert wait_until(lambda: devices_of(strict)) == [(2,)]
     assert wait_until(lambda: devices_of(lenient)) == [(1,), (2,)]
     assert devices_of(strict) == [(2,)]
-    audit = tmp_path / "strict" / "audit.jsonl"
-    wait_until(lambda: audit.read_text().count("kernel_record") == 4)
-    records = [json.loads(line) for line in audit.read_text().splitlines() if "kernel_record" in line]
+    wait_until(lambda: len(audit_entries(tmp_path / "strict", "kernel_record")) == 4)
+    records = audit_entries(tmp_path / "strict", "kernel_record")
     assert [(each["facility"], each["device_index"], each["counted"]) for each in records] == [
         *((1, 1, False), (3, 1, False), (2**20, 1, False)),
         (0, 2, True),

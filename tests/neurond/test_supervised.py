@@ -23,6 +23,7 @@ from neurond.system.lifecycle import watchdog_seconds
 from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.model.finding import FindingKind
 from neurontools.util.errors import EXIT_FAILURE, EXIT_PERMISSION, UserError
+from tests.harness.json_lines import audit_entries
 from tests.harness.running_daemon import Attachment, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -286,8 +287,7 @@ def test_a_reload_takes_over_what_can_change_and_names_the_rest(start: Start, so
     assert supervised.daemon.findings(FindingKind.KERNEL_ERROR), "what was known is known still"
     supervised.configure("error")
     supervised.hang_up()
-    audit = socket_directory / "state/audit.jsonl"
-    wait_until(lambda: audit.read_text().count("configuration_read") == 2)
+    wait_until(lambda: len(audit_entries(socket_directory / "state", "configuration_read")) == 2)
     assert supervised.daemon.process.poll() is None
 
 
