@@ -24,6 +24,7 @@ from neurontools.diagnose.workload import TESTS, WrongResult, failure_reason, wr
 
 _PRODUCTS = 16  # of a core, one after the other; an even number
 _MEASUREMENTS = 3  # in a round
+_LEAST_RATES = 10  # of each core: a busy host can delay all measurements of a short load
 _CONFIRMATIONS = 20  # further measurements of a slow core
 
 
@@ -61,17 +62,20 @@ def main(plan: dict[str, Any]) -> None:
         if time.monotonic() - began >= plan["seconds"]:
             break
     seconds = time.monotonic() - began
-    _measure_slow_ones_again(loads, plan["slow_factor"], began)
+    _measure_again(loads, plan["slow_factor"], began)
     for load in loads:
         _write_result(load, rounds, seconds)
 
 
-def _measure_slow_ones_again(loads: list[_CoreLoad], slow_factor: float, began: float) -> None:
-    """Measures slow cores again, because a busy host sometimes delays a healthy core."""
+def _measure_again(loads: list[_CoreLoad], slow_factor: float, began: float) -> None:
+    """Measures slow cores again, because a busy host sometimes delays a healthy core; after a short load, all cores.
+
+    The cores take turns, so the host delays them alike.
+    """
     for _ in range(_CONFIRMATIONS):
         best = max((load.late_rate for load in loads), default=0.0)
         for load in loads:
-            if load.late_rate * slow_factor < best:
+            if len(load.rates) < _LEAST_RATES or load.late_rate * slow_factor < best:
                 _run_guarded(load, began, partial(_measure, load))
 
 
