@@ -186,6 +186,8 @@ _FUNCTIONS: dict[str, Callable[[Any, list[Tensor], list[Tensor], str, int], None
 
 
 _TIMEOUT = timedelta(minutes=30)
+# The pause between two checks of the store grows with the wait, so a wait is at most a tenth too long.
+_PAUSE_RATIO, _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 0.0001, 0.02
 _groups: list[Any] = []
 _sizes: list[int] = []  # sizes of the groups as plain numbers, because Dynamo can't call a group's size()
 _own_rank: list[int] = []  # the rank of this process in group 0; empty before group 0 exists
@@ -199,6 +201,31 @@ _owners: WeakValueDictionary[int, Any] = WeakValueDictionary()  # process groups
 def prefix_store_of_start(store: Any) -> Any:
     """Returns torchrun's store with a key prefix: after a restart, the store still has addresses of ended ranks."""
     return dist.PrefixStore(f"neuron-start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def build_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """Builds a gloo group as soon as all its ranks do. Raises DistStoreError after `timeout`."""
+    joined = store.add("joined", 1)
+    key = f"all-{(joined - 1) // size}"  # a store may serve several groups of these ranks, one after the other
+    if joined % size == 0:
+        store.set(key, b"")
+    _wait_for_key(store, key, timeout)
+    return dist.ProcessGroupGloo(store, rank, size, timeout)
+
+
+def _wait_for_key(store: Any, key: str, timeout: timedelta) -> None:
+    """Waits until another rank sets a key. The store's own wait would hold back a Ctrl-C until its time-out.
+
+    A time-out of the store's wait also writes warnings, so this function asks the store again and again.
+    """
+    began = time.monotonic()
+    while not store.check([key]):
+        waited_seconds = time.monotonic() - began
+        if waited_seconds > timeout.total_seconds():
+            raise dist.DistStoreError(
+                f"another rank did not come within {timeout.total_seconds():g} s; look at the output of the other ranks"
+            )
+        time.sleep(min(max(_PAUSE_RATIO * waited_seconds, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS))
 
 
 def add_process_group(group: Any, store: Any, owner: Any = None) -> int:
@@ -298,7 +325,7 @@ def ensure_world() -> int:
     if size > 1:
         found, rank, size = next(dist.rendezvous("env://"))
         store = prefix_store_of_start(found)
-        add_process_group(dist.ProcessGroupGloo(dist.PrefixStore("neuron-world", store), rank, size, _TIMEOUT), store)
+        add_process_group(build_gloo(dist.PrefixStore("neuron-world", store), rank, size, _TIMEOUT), store)
     return _sizes[0] if _sizes else 1
 
 
@@ -321,9 +348,8 @@ def join_subgroup(groups: Sequence[Sequence[int]] | None) -> int:
         return 0
     if members not in _subgroups:
         prefixed = dist.PrefixStore(f"neuron-{members}", _stores[0])
-        _subgroups[members] = add_process_group(
-            dist.ProcessGroupGloo(prefixed, members.index(rank), len(members), _TIMEOUT), prefixed
-        )
+        gloo = build_gloo(prefixed, members.index(rank), len(members), _TIMEOUT)
+        _subgroups[members] = add_process_group(gloo, prefixed)
     return _subgroups[members]
 
 
@@ -367,6 +393,7 @@ def receive_on_channel(channel: int, like: Tensor) -> Tensor:
     if store is not None:
         entry = step_clock.open(COLLECTIVE, time.perf_counter())
         try:
+            _wait_for_key(store, key, _TIMEOUT)
             payload = store.get(key)
         finally:
             step_clock.close(entry, time.perf_counter())

@@ -19,6 +19,7 @@ from neurontools.runtime.execution.gloo import (
     REDUCTIONS,
     CollectiveFailed,
     add_process_group,
+    build_gloo,
     devices_of_peers,
     group_of,
     has_joined_world,
@@ -67,7 +68,7 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         store = prefix_store_of_start(store)
-        gloo = dist.ProcessGroupGloo(dist.PrefixStore("neuron", store), rank, size, timeout)
+        gloo = build_gloo(dist.PrefixStore("neuron", store), rank, size, timeout)
         self._name = ""
         self.number = add_process_group(gloo, store, self)  # gloo.py keeps the only reference to the group until exit
 

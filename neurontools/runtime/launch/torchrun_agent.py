@@ -6,6 +6,7 @@ of its own traceback. This program prints one line instead, and its exit code is
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import os
@@ -133,10 +134,14 @@ def _closing_together(close: Callable[[Any, signal.Signals, float], None]) -> Ca
 
     def close_together(context: Any, death_sig: signal.Signals, timeout: float = 30) -> None:
         running = [each.proc for each in context.subprocess_handlers.values() if each.proc.poll() is None]
-        for number in (signal.SIGSTOP, death_sig, signal.SIGCONT):
+        for send, number in (
+            (os.killpg, signal.SIGSTOP),
+            (_signal_main_threads, death_sig),
+            (os.killpg, signal.SIGCONT),
+        ):
             for process in running:
                 with suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
+                    send(process.pid, number)
         end_seconds = monotonic() + timeout
         for process in running:
             with suppress(subprocess.TimeoutExpired):
@@ -144,6 +149,19 @@ def _closing_together(close: Callable[[Any, signal.Signals, float], None]) -> Ca
         close(context, death_sig, _CLOSING_SECONDS)
 
     return close_together
+
+
+def _signal_main_threads(group: int, number: int) -> None:
+    """Signals the main threads of all processes of a group.
+
+    Any thread of a stopped process may take a signal for the process when the process continues. Python's handler would
+    then wait until the main thread returns from its system call.
+    """
+    send = getattr(ctypes.CDLL(None), "tgkill", lambda _, pid, number: os.kill(pid, number))  # glibc 2.30
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.getpgid(pid := int(path.name)) == group:
+                send(pid, pid, number)
 
 
 def _exceptions_by_pid(directory: str | None) -> dict[int, str]:

@@ -69,6 +69,29 @@ def test_a_signal_ends_all_workers_and_frees_their_cores(
     assert (summary["workers"], summary["exit_code"], len(summary["ranks"])) == (workers, 128 + number, workers)
 
 
+WAITING = """
+import os, time, torch, torch_xla.core.xla_model as xm
+try:
+    value = torch.ones(4, device=xm.xla_device())
+    open("waits" + os.environ["RANK"], "w").close()
+    if os.environ["RANK"] == "1": time.sleep(1000)
+    xm.all_reduce("sum", value)
+except KeyboardInterrupt:
+    open("interrupted" + os.environ["RANK"], "w").close()
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupt_reaches_a_worker_in_a_system_call_and_one_that_waits_for_it(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(WAITING)
+    run = start("-n", "2", "script.py")
+    wait_until(lambda: all((tmp_path / f"waits{rank}").exists() for rank in range(2)))
+    run.process.send_signal(signal.SIGINT)
+    exit_code, _, errors = run.end()
+    assert exit_code == 128 + signal.SIGINT, errors
+    assert all((tmp_path / f"interrupted{rank}").exists() for rank in range(2)), errors
+
+
 def test_ctrl_c_while_python_starts_ends_a_worker_without_a_word(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(TRAINING)
     command = [sys.executable, "-m", "neurontools.runtime", "script.py"]
@@ -129,8 +152,9 @@ def test_workers_do_not_outlive_a_neuron_run_that_is_killed(
     run = start(*of_workers(2 if launcher == "neuron-run -n" else 1), socket=daemon.socket)
     pids = [run.pid_of(rank) for rank in range(1 if launcher == "neuron-run" else 2)]
     assert set(pids) <= set(daemon.holders())
-    if (tmp_path / "others").exists():
-        pids.append(int((tmp_path / "others").read_text()))
+    if "others" in LAUNCHERS[launcher]:
+        others = tmp_path / "others"
+        pids.append(int(wait_until(lambda: others.read_text() if others.exists() else None)))
     run.process.kill()
     wait_until(lambda: not any(map(is_running, pids)))
     wait_until(lambda: daemon.holders() == [])
