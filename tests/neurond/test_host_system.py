@@ -106,13 +106,19 @@ def test_what_a_stat_file_may_hold(text: bytes, group: int) -> None:
 def test_jobs_stay_known_when_processes_with_and_without_a_script_name_end(tmp_path: Path) -> None:
     """A process that ended before its first read has no command line, so its group has no name."""
     reader = JobReader(str(tmp_path))
-    for pid, command in ((3, b"python\0a.py"), (4, b"python\0b.py"), (5, b"python\0c.py"), (6, b"")):
-        (tmp_path / str(pid)).mkdir()
+
+    def read_job(pid: int, command: bytes) -> Job | None:
+        (tmp_path / str(pid)).mkdir(exist_ok=True)
         (tmp_path / str(pid) / "stat").write_bytes(b"%d (x) S 1 %d 1 0" % (pid, pid))
         (tmp_path / str(pid) / "cmdline").write_bytes(command)
-        reader.job_of(pid, None)
+        return reader.job_of(pid, None)
+
+    for pid, command in ((3, b"python\0a.py"), (4, b"python\0b.py"), (5, b"python\0c.py"), (6, b"")):
+        read_job(pid, command)
     reader.forget_others((5, 6))
     assert [reader.job_of(pid, None) for pid in (5, 6)] == [Job("c.py (5)"), Job("process group 6")]
+    reader.forget_others((6,))
+    assert read_job(5, b"python\0other.py") == Job("other.py (5)"), "another process has got the PID"
 
 
 def test_a_synthetic_load_is_one_job_and_the_daemon_tells_its_longest_turn(

@@ -185,10 +185,10 @@ class JobReader:
         self._names: dict[int, str] = {}  # by group; kept while a process of the group is known
 
     def forget_others(self, pids: Iterable[int]) -> None:
-        for gone in self._jobs.keys() - set(pids):
-            del self._jobs[gone]
-            self._groups.pop(gone, None)
-        if len(self._names) > len(self._groups):
+        gone = self._jobs.keys() - set(pids)
+        for pid in gone:
+            del self._jobs[pid], self._groups[pid]
+        if gone:
             known = set(self._groups.values())
             self._names = {group: name for group, name in self._names.items() if group in known}
 
