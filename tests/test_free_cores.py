@@ -128,7 +128,7 @@ def test_waiting_ends_when_the_cores_are_free(daemon: RunningDaemon) -> None:
     attachment.close()
     thread.join()
     assert found == [free_cores.CoreRange(0, 2)]
-    assert free_cores.wait(2, socket=daemon.socket, device_indices=(3,), timeout_seconds=60).first == 6
+    assert free_cores.wait(2, socket=daemon.socket, device_indices=(3,), timeout_seconds=HANG_SECONDS).first == 6
 
 
 def test_cores_are_counted_by_the_lnc_of_the_environment(start_daemon: StartDaemon) -> None:

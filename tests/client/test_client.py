@@ -50,7 +50,7 @@ def test_only_a_watch_has_no_deadline(tmp_path: Path) -> None:
                 connection.sendall(VALID)
 
     server.behave = behave
-    with Client(server.path, timeout_seconds=60) as client:
+    with Client(server.path, timeout_seconds=HANG_SECONDS) as client:
         assert next(client.watch_messages()) == b"fine"
         assert next(client.history_messages()) == b"fine"
         assert client.snapshot_message() == b"fine"

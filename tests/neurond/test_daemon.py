@@ -125,10 +125,10 @@ def test_connections_that_speak_something_else(shared_daemon: RunningDaemon, dat
 def test_a_daemon_without_file_descriptors_goes_on_when_it_has_them_again(daemon: RunningDaemon) -> None:
     attachment = Attachment(daemon)
     attachment.attach(core_count=1)
-    with call.UnaryConnection(daemon.socket, 30) as connection:
+    with call.UnaryConnection(daemon.socket, HANG_SECONDS) as connection:
 
         def snapshot() -> pb.Snapshot:
-            reply = connection.call(f"{MONITOR}/GetSnapshot", b"", timeout_seconds=30)
+            reply = connection.call(f"{MONITOR}/GetSnapshot", b"", timeout_seconds=HANG_SECONDS)
             return pb.GetSnapshotResponse.FromString(reply).snapshot
 
         full = wait_until(lambda: found if (found := snapshot()).host.memory_total_bytes else None)

@@ -222,18 +222,18 @@ from neurontools.rpc.call import UnaryConnection, call
 
 stop = threading.Event()
 def report():
-    with UnaryConnection(sys.argv[1], 60) as connection:
+    with UnaryConnection(sys.argv[1], 300) as connection:
         while not stop.is_set():
             assert connection.call("/t/echo", b"parent") == b"parent"
 
 reporter = threading.Thread(target=report)
 reporter.start()
-mine = UnaryConnection(sys.argv[1], 60)
+mine = UnaryConnection(sys.argv[1], 300)
 failed = 0
 for _ in range(50):
     pid = os.fork()
     if pid == 0:
-        ok = call(sys.argv[1], "/t/echo", b"child", timeout_seconds=60) == b"child"
+        ok = call(sys.argv[1], "/t/echo", b"child", timeout_seconds=300) == b"child"
         os._exit(0 if ok else 1)
     assert mine.call("/t/echo", b"mine") == b"mine"
     failed += os.waitpid(pid, 0)[1] != 0

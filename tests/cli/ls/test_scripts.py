@@ -88,7 +88,16 @@ def test_it_waits_until_cores_are_free(daemon: RunningDaemon) -> None:
     attachment.attach()
     wait_until(lambda: daemon.find(os.getpid()))
     waiting = subprocess.Popen(
-        [sys.executable, str(NEURON_LS), "--socket", daemon.socket, "--wait-free", "32", "--timeout", "60"],
+        [
+            sys.executable,
+            str(NEURON_LS),
+            "--socket",
+            daemon.socket,
+            "--wait-free",
+            "32",
+            "--timeout",
+            str(HANG_SECONDS),
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )
