@@ -142,7 +142,7 @@ def test_cores_are_counted_by_the_lnc_of_the_environment(start_daemon: StartDaem
 
 def test_a_daemon_that_is_restarted_meanwhile_is_waited_for(start_daemon: StartDaemon) -> None:
     first = start_daemon()
-    with client.connect(first.socket) as daemon:
+    with client.connect(first.socket, timeout_seconds=HANG_SECONDS) as daemon:
         pids: list[int] = []
         seen = threading.Event()
 

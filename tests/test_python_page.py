@@ -19,7 +19,7 @@ import neurontools
 from neurontools.client import connect
 from neurontools.client.recording import RecordingWriter
 from tests.harness.running_daemon import RunningDaemon
-from tests.harness.waiting import run_to_end, wait_until
+from tests.harness.waiting import HANG_SECONDS, run_to_end, wait_until
 
 PAGE = Path(__file__).parents[1] / "docs/python.md"
 TEXT = PAGE.read_text("utf-8")
@@ -56,7 +56,7 @@ def place(daemon: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("NEURONTOOLS_SOCKET", daemon.socket)
     monkeypatch.chdir(tmp_path)
     writer = RecordingWriter("run.rec")
-    with connect() as asked:
+    with connect(timeout_seconds=HANG_SECONDS) as asked:
         for message in islice(asked.watch_messages(), 3):
             writer.write(message)
     writer.close()

@@ -82,7 +82,7 @@ def test_a_sick_host_goes_before_one_that_is_not_known(neuron_ls: RunCommand) ->
             ended = neuron_ls("--health", "--hosts", f"{place},unix:/nowhere/n.sock")
             return ended if ended.returncode == 5 else None
 
-        with Client(sick.places[0].address) as asked:
+        with Client(sick.places[0].address, timeout_seconds=HANG_SECONDS) as asked:
             wait_until(lambda: health.is_healthy(health.verdicts(asked.snapshot())) is False)
         told = wait_until(found).stdout
         assert "host-000: device" in told

@@ -55,11 +55,11 @@ def test_only_a_watch_has_no_deadline(tmp_path: Path) -> None:
         assert next(client.history_messages()) == b"fine"
         assert client.snapshot_message() == b"fine"
     server.close()
-    assert deadlines == [None, b"60000m", b"60000m"]
+    assert deadlines == [None, b"300000m", b"300000m"]
 
 
 def test_close_ends_a_stream_that_another_thread_waits_for(shared_daemon: RunningDaemon) -> None:
-    daemon = Client(shared_daemon.socket)
+    daemon = Client(shared_daemon.socket, timeout_seconds=HANG_SECONDS)
     watch = daemon.watch(3600)
     next(watch)
     with ThreadPoolExecutor(1) as other:
@@ -72,7 +72,7 @@ def test_close_ends_a_stream_that_another_thread_waits_for(shared_daemon: Runnin
 
 
 def test_a_missing_daemon_is_told_and_found_when_it_comes(start_daemon: StartDaemon, socket_directory: Path) -> None:
-    with Client(str(socket_directory / "n.sock")) as daemon:
+    with Client(str(socket_directory / "n.sock"), timeout_seconds=HANG_SECONDS) as daemon:
         with pytest.raises(NoDaemon, match="no monitor daemon at unix:"):
             daemon.snapshot()
         running = start_daemon()
@@ -88,7 +88,7 @@ def test_the_daemon_that_the_commands_ask_is_found(
     shared_daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch, socket_directory: Path
 ) -> None:
     monkeypatch.setenv("NEURONTOOLS_SOCKET", f"unix:{shared_daemon.socket}")
-    with connect() as daemon:
+    with connect(timeout_seconds=HANG_SECONDS) as daemon:
         assert repr(daemon) == f"<Client of unix:{shared_daemon.socket}>"
         assert daemon.snapshot().daemon_pid == shared_daemon.pid
     assert repr(daemon).endswith(", closed>")
@@ -96,7 +96,7 @@ def test_the_daemon_that_the_commands_ask_is_found(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(socket_directory))
     (socket_directory / "neurontools").mkdir()
     (socket_directory / "neurontools/neurond.sock").symlink_to(shared_daemon.socket)
-    with connect() as daemon:
+    with connect(timeout_seconds=HANG_SECONDS) as daemon:
         assert daemon.socket_path == f"{socket_directory}/neurontools/neurond.sock"
         assert daemon.snapshot().daemon_pid == shared_daemon.pid
 
@@ -127,7 +127,7 @@ def test_a_daemon_that_may_not_be_asked_is_not_called_absent(shared_daemon: Runn
 
 
 def test_a_watch_ends_when_its_time_is_over(shared_daemon: RunningDaemon) -> None:
-    with connect(shared_daemon.socket) as daemon:
+    with connect(shared_daemon.socket, timeout_seconds=HANG_SECONDS) as daemon:
         assert list(daemon.watch(duration_seconds=0)) == []
         wait_until(lambda: len({snapshot.sequence for snapshot in daemon.watch(duration_seconds=0.2)}) > 1)
 
@@ -136,7 +136,7 @@ def test_a_stream_goes_on_beyond_the_longest_call(
     shared_daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(daemon_client, "MAX_TIMEOUT_SECONDS", 0.1)
-    with connect(shared_daemon.socket) as daemon:
+    with connect(shared_daemon.socket, timeout_seconds=HANG_SECONDS) as daemon:
         watch = daemon.watch(duration_seconds=HANG_SECONDS)
         first = next(watch)
         while next(watch).taken_at_seconds < first.taken_at_seconds + 0.3:
@@ -153,7 +153,7 @@ def test_a_daemon_that_stands_still_gives_no_answer_in_time(start_daemon: StartD
 
 
 def test_a_snapshot_of_a_moment_ago(shared_daemon: RunningDaemon) -> None:
-    with connect(shared_daemon.socket) as daemon:
+    with connect(shared_daemon.socket, timeout_seconds=HANG_SECONDS) as daemon:
         first = daemon.snapshot()
         while daemon.snapshot().taken_at_seconds < first.taken_at_seconds + 0.3:
             pass
@@ -167,7 +167,7 @@ def test_a_recording_is_read_like_a_daemon(shared_daemon: RunningDaemon, tmp_pat
     path = tmp_path / "run.rec"
     writer = RecordingWriter(str(path))
     taken = []
-    with connect(shared_daemon.socket) as daemon:
+    with connect(shared_daemon.socket, timeout_seconds=HANG_SECONDS) as daemon:
         for message in daemon.watch_messages():
             writer.write(message)
             taken.append(client.read_snapshot(message))

@@ -69,7 +69,7 @@ def grown(daemon: RunningDaemon, ticks: int) -> None:
 
 def remembered(daemon: RunningDaemon, first: int, last: int) -> set[int]:
     """The snapshots that the daemon still has of these: what it told of between two ticks it has not kept."""
-    with Client(daemon.socket) as client:
+    with Client(daemon.socket, timeout_seconds=HANG_SECONDS) as client:
         kept = {snapshot.sequence for snapshot in client.history()}
     return kept & set(range(first, last + 1))
 

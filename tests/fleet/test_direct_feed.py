@@ -152,7 +152,7 @@ def test_hosts_by_ssh_and_why_one_is_not_reached(
         assert state_of(feed, "denied").loss_reason == r"\x1b[2Jroot@denied: Permission denied (publickey)."
         path = feed.socket_path("one")
         assert path is not None
-        with Client(path) as client:
+        with Client(path, timeout_seconds=HANG_SECONDS) as client:
             assert client.snapshot().daemon_pid == shared_daemon.pid
     assert not Path(path).exists()
     for name, value in ssh_environment(socket_directory, "/nowhere/neurond.sock").items():

@@ -11,6 +11,7 @@ from neurontools.cli.top.command import main as neuron_top
 from neurontools.client import Client
 from neurontools.testing import SimulatedFleet
 from tests.harness.command import call_main
+from tests.harness.waiting import HANG_SECONDS
 
 MIX = "trn1.2xlarge/steady=3,trn1.32xlarge/steady=2,inf2.24xlarge=2,trn1.2xlarge=1"
 
@@ -21,7 +22,7 @@ def test_groups_by_type_user_and_job_agree_with_a_count_over_all_snapshots() -> 
         hosts: dict[str, Counter[str]] = {by: Counter() for by in ("type", "user", "job")}
         held: dict[str, Counter[str]] = {by: Counter() for by in hosts}
         for place in fleet.places:
-            with Client(place.address) as client:
+            with Client(place.address, timeout_seconds=HANG_SECONDS) as client:
                 snapshot = client.snapshot()
             users = {process.user or "" for process in snapshot.processes}
             jobs = {process.job_name or "" for process in snapshot.processes}

@@ -64,7 +64,7 @@ def test_hosts_are_served_as_their_own_and_end_with_the_fleet() -> None:
         assert [os.getpgid(pid) for pid in kept] == kept, "Ctrl-C is for the command alone"
         found = []
         for place in fleet.places:
-            with Client(place.address) as client:
+            with Client(place.address, timeout_seconds=HANG_SECONDS) as client:
                 found.append(client.snapshot().instance.instance_type)
         assert sorted(found) == ["inf2.xlarge", "inf2.xlarge", "trn1.2xlarge"]
         fleet.stop("host-001")
@@ -73,7 +73,7 @@ def test_hosts_are_served_as_their_own_and_end_with_the_fleet() -> None:
         ended = subprocess.run(again, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
         assert ended.returncode == 1
         assert "another" in ended.stderr
-        with Client(fleet.places[0].address) as client:
+        with Client(fleet.places[0].address, timeout_seconds=HANG_SECONDS) as client:
             client.snapshot()
     assert not directory.exists()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.values()))

@@ -76,7 +76,7 @@ def test_a_process_without_cores_is_an_observer_of_all_devices(daemon: RunningDa
 def test_ownership_is_published_without_waiting_for_a_tick(start_daemon: StartDaemon, child: AttachChild) -> None:
     """The interval is longer than the test may take: what the stream shows can't come from a tick."""
     daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "3600")
-    with Client(daemon.socket) as client:
+    with Client(daemon.socket, timeout_seconds=HANG_SECONDS) as client:
         stream = client.watch(duration_seconds=HANG_SECONDS)
 
         def next_owners() -> set[int | None]:

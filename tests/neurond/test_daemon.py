@@ -58,7 +58,7 @@ def test_snapshots_come_at_the_interval(start_daemon: StartDaemon) -> None:
 
     def has_kept_time() -> bool:
         """For half a second; on a busy machine not for any."""
-        with Client(daemon.socket) as client:
+        with Client(daemon.socket, timeout_seconds=HANG_SECONDS) as client:
             replies = list(client.history())
         assert [snapshot.sequence for snapshot in replies] == list(range(1, len(replies) + 1))
         taken = [snapshot.taken_at_seconds for snapshot in replies[-6:]]

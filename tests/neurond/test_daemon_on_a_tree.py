@@ -30,7 +30,7 @@ from tests.harness import hanging_file
 from tests.harness.command import calls
 from tests.harness.record_models import Record
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon, starter
-from tests.harness.waiting import run_to_end, wait_until
+from tests.harness.waiting import HANG_SECONDS, run_to_end, wait_until
 
 
 def test_the_daemon_follows_the_driver(start_daemon: StartDaemon) -> None:
@@ -62,7 +62,7 @@ def test_the_daemon_follows_the_driver(start_daemon: StartDaemon) -> None:
         tree.set_processes()
         wait_until(lambda: daemon.find(4711) is None)
         # What the process used is what the driver counted meanwhile.
-        with Client(daemon.socket) as client:
+        with Client(daemon.socket, timeout_seconds=HANG_SECONDS) as client:
             (ended,) = wait_until(lambda: client.ended().processes)
         assert (ended.pid, ended.command, ended.neuroncore_count) == (4711, "python train.py", 1)
         assert ended.busy_seconds_total == pytest.approx(0.001)

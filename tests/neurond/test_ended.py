@@ -373,7 +373,7 @@ def test_systemd_names_the_directory(tmp_path: Path) -> None:
 
 def ended(daemon: RunningDaemon, which: int | str) -> EndedProcess:
     """The process with this PID or tag, once it is told of as ended."""
-    with Client(daemon.socket) as client:
+    with Client(daemon.socket, timeout_seconds=HANG_SECONDS) as client:
         return wait_until(
             lambda: next((each for each in client.ended().processes if which in (each.pid, each.tag)), None)
         )
@@ -490,7 +490,7 @@ def test_a_process_that_ends_long_after_it_let_its_cores_go_gets_its_exit_status
         first = ended(shared_daemon, child.pid)
         assert first.how == "let go"
         child.exit(7)
-        with Client(shared_daemon.socket) as client:
+        with Client(shared_daemon.socket, timeout_seconds=HANG_SECONDS) as client:
             wait_until(lambda: [e.how for e in client.ended().processes if e.identity == first.identity] == ["exit 7"])
 
 
@@ -513,7 +513,7 @@ def test_a_process_that_lets_its_cores_go_lives_on_and_snapshots_show_it(shared_
     told = let_go(shared_daemon, "lives on")
     assert (told.pid, told.how) == (os.getpid(), "let go")
     assert told in shared_daemon.next_snapshot().ended
-    with Client(shared_daemon.socket) as client:
+    with Client(shared_daemon.socket, timeout_seconds=HANG_SECONDS) as client:
         assert told in {each for snapshot in client.history() for each in snapshot.ended}
 
 
@@ -525,7 +525,7 @@ def test_each_attachment_of_a_process_that_lives_on_is_told_of_however_fast_they
         attachment = Attachment(shared_daemon)
         attachment.attach(core_count=1, tag=tag)
         attachment.close()
-    with Client(shared_daemon.socket) as client:
+    with Client(shared_daemon.socket, timeout_seconds=HANG_SECONDS) as client:
         wait_until(lambda: tags <= {each.tag for each in client.ended().processes})
 
 
@@ -549,12 +549,15 @@ def test_who_only_watches_is_not_told_of(shared_daemon: RunningDaemon) -> None:
     with AttachedProcess(shared_daemon, "0") as watching:
         pass
     let_go(shared_daemon, "after it")
-    with Client(shared_daemon.socket) as client:
+    with Client(shared_daemon.socket, timeout_seconds=HANG_SECONDS) as client:
         assert watching.pid not in [each.pid for each in client.ended().processes]
 
 
 def test_a_time_that_none_is_is_refused(shared_daemon: RunningDaemon) -> None:
-    with Client(shared_daemon.socket) as client, pytest.raises(UserError, match="since_unix_seconds"):
+    with (
+        Client(shared_daemon.socket, timeout_seconds=HANG_SECONDS) as client,
+        pytest.raises(UserError, match="since_unix_seconds"),
+    ):
         client.ended(float("nan"))
 
 
@@ -565,12 +568,12 @@ def test_a_daemon_that_ends_takes_nobody_for_ended(start_daemon: StartDaemon) ->
     second = start_daemon()
     # Its runtime attaches again, and reports.
     wait_until(lambda: (found := second.find(process.pid)) and found.counted_since_seconds)
-    with Client(second.socket) as client:
+    with Client(second.socket, timeout_seconds=HANG_SECONDS) as client:
         assert client.ended().processes == ()
     process.communicate()  # its connection ends as it does
     told = ended(second, process.pid)
     assert told.exit_status == 3
-    with Client(second.socket) as client:
+    with Client(second.socket, timeout_seconds=HANG_SECONDS) as client:
         assert told.began_at_unix_seconds < client.ended().known_since_unix_seconds
 
 
@@ -580,7 +583,7 @@ def test_what_ended_is_known_after_restarts(start_daemon: StartDaemon, tmp_path:
     tags: list[str] = []
     for end in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
         daemon = start_daemon(*flags)
-        with Client(daemon.socket) as client:
+        with Client(daemon.socket, timeout_seconds=HANG_SECONDS) as client:
             assert [process.tag for process in client.ended().processes] == tags
         tags.append(f"before {end.name} {len(tags)}")
         let_go(daemon, tags[-1])

@@ -444,7 +444,10 @@ def test_what_is_still_connecting_at_the_end_touches_nothing_that_is_opened_afte
 def test_much_goes_through_as_it_is(network: NetworkDaemon) -> None:
     with TunnelSet(client_tls(options(network, network.admin()), {})) as tunnels:
         path = tunnels.open(remote_address(f"grpcs://127.0.0.1:{network.port}"))
-        near, far = Client(network.daemon.socket), Client(path)
+        near, far = (
+            Client(network.daemon.socket, timeout_seconds=HANG_SECONDS),
+            Client(path, timeout_seconds=HANG_SECONDS),
+        )
         wait_until(lambda: near.snapshot().sequence > 30)
         there = {snapshot.sequence: snapshot for snapshot in near.history(3600)}
         here = {snapshot.sequence: snapshot for snapshot in far.history(3600)}

@@ -153,7 +153,7 @@ def ended(start_daemon: StartDaemon) -> RunningDaemon:
         executions = pb.ExecutionCounters(completed_total=completed, timed_out_total=1)
         attachment.report(pb.Report(measured_at_seconds=1.0, executions=executions))
         attachment.close()
-    with Client(daemon.socket) as client:
+    with Client(daemon.socket, timeout_seconds=HANG_SECONDS) as client:
         wait_until(lambda: len(client.ended().processes) == 2)
     return daemon
 

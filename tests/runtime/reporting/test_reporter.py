@@ -165,7 +165,7 @@ def test_no_report_between_the_final_one_and_the_close_attaches_again(
         sys.settrace(before)
     assert arrived
     wait_until(lambda: daemon.owners() == ())
-    with Client(daemon.socket) as client:
+    with Client(daemon.socket, timeout_seconds=HANG_SECONDS) as client:
         (ended,) = wait_until(lambda: client.ended().processes)
     assert (ended.counts_are_final, daemon.snapshot().cores[0].executions_total) == (True, 1)
 

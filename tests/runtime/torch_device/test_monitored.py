@@ -256,7 +256,7 @@ def test_an_execution_counts_once_wherever_ctrl_c_interrupts_the_record_of_its_e
     assert run.returncode == 0, run.stderr
     summary = json.loads((tmp_path / "out.json").read_text())
     assert int((tmp_path / "struck").read_text()) > 5
-    with Client(daemon.socket) as client:
+    with Client(daemon.socket, timeout_seconds=HANG_SECONDS) as client:
         (ended,) = wait_until(lambda: client.ended().processes)
     assert ended.executions is not None
     assert (ended.executions.completed_total, ended.flop_total) == (summary["executions_total"], summary["flop_total"])
