@@ -112,8 +112,10 @@ def _casting(op: Any, name: str, chosen: Callable[[Any], torch.dtype | None]) ->
                     return value
                 return _cast_cache.cast(value, dtype) if is_lower else value.to(dtype)
 
+            # C++ casts the last argument first. Backward passes add gradients in the order of these casts.
             named = {key: map_tensors(value, cast) for key, value in keywords.items()}
-            return op(*map_tensors(arguments, cast), **named)
+            positional = [map_tensors(value, cast) for value in reversed(arguments)]
+            return op(*reversed(positional), **named)
 
     return kernel
 

@@ -346,6 +346,22 @@ def test_autocast_casts_a_parameter_once_for_several_uses(xla: Any) -> None:
     assert gradient("xla").equal(gradient("cpu"))
 
 
+def test_gradients_under_autocast_add_up_in_the_order_of_the_cpu(xla: Any) -> None:
+    def gradient(where: str) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(1)
+        weight = torch.randn(16, 16, generator=generator).to(where).requires_grad_()
+        rows = weight[:12]
+        with torch.no_grad():
+            weight += 0.1  # the rows get their new history when they are used next
+        with torch.autocast(where, dtype=torch.bfloat16):
+            result = nn.functional.linear(weight, rows)
+        (result.float().square().sum() + (weight * 0.3).square().sum()).backward()
+        assert weight.grad is not None
+        return weight.grad.cpu()
+
+    assert gradient("xla").equal(gradient("cpu"))
+
+
 def test_autocast_lowers_products_only(xla: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = nn.Linear(4, 4).to("xla")
     value = torch.ones(2, 4, device="xla")
