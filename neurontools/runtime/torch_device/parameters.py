@@ -44,7 +44,8 @@ _converting = _Converting()
 def keep_parameter_identity() -> None:
     """Patches torch so that converting a module swaps only the values of its parameters. Call once per process."""
     _Module._apply = _mark_conversion(_Module._apply)
-    _Module._load_from_state_dict = _copying_in_place(_Module._load_from_state_dict)
+    # Swapped values would lose the hooks by which DistributedDataParallel averages the gradients of a parameter.
+    _Module._load_from_state_dict = _without_swaps(_Module._load_from_state_dict)
     utils: Any = torch.utils
     original = utils.swap_tensors
 
@@ -59,32 +60,33 @@ def keep_parameter_identity() -> None:
 
 
 def _mark_conversion(method: Any) -> Any:
+    assigning = _without_swaps(method)
+
     @functools.wraps(method)
-    def converting(*arguments: Any, **keywords: Any) -> Any:
+    def converting(module: Any, *arguments: Any, **keywords: Any) -> Any:
         _converting.depth += 1
         try:
-            return method(*arguments, **keywords)
+            if isinstance(module, torch.jit.ScriptModule):  # C++ would keep the tensors that Python swaps
+                return assigning(module, *arguments, **keywords)
+            return method(module, *arguments, **keywords)
         finally:
             _converting.depth -= 1
 
     return converting
 
 
-def _copying_in_place(method: Any) -> Any:
-    """Makes load_state_dict copy into the parameters, as on other devices.
-
-    Swapped values would lose the hooks by which DistributedDataParallel averages the gradients of a parameter.
-    """
+def _without_swaps(method: Any) -> Any:
+    """Makes a method copy into parameters or assign their data, as on other devices."""
 
     @functools.wraps(method)
-    def load(*arguments: Any, **keywords: Any) -> Any:
+    def call(*arguments: Any, **keywords: Any) -> Any:
         torch.__future__.set_swap_module_params_on_conversion(False)
         try:
             return method(*arguments, **keywords)
         finally:
             torch.__future__.set_swap_module_params_on_conversion(True)
 
-    return load
+    return call
 
 
 def _swap_values(parameter: Any, new: Any) -> None:
@@ -173,7 +175,8 @@ def _recreate_lazy_parameters() -> None:
         try:
             result = original(self, fn, *arguments, **keywords)
         finally:
-            self._parameters.update(lazy)
+            for name, parameter in lazy.items():  # the parameters of a TorchScript module have no update()
+                self._parameters[name] = parameter
         for name, parameter in lazy.items():
             probe = fn(torch.empty(0, dtype=parameter.dtype, device=parameter.device))
             kind: Any = type(parameter)

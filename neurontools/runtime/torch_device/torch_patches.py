@@ -8,6 +8,7 @@ name `xla`. torch's context_parallel needs attention kernels of CUDA. Both raise
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -31,7 +32,7 @@ from neurontools.runtime.torch_device.deferred_imports import restore_functions
 
 
 def patch_stock_torch() -> None:
-    """Patches random generators, streams, DataParallel, optimizers, gradient clipping and the old save format.
+    """Patches generators, streams, DataParallel, optimizers, gradient clipping, the old save format and TorchScript.
 
     Call once per process.
     """
@@ -41,6 +42,7 @@ def patch_stock_torch() -> None:
     _optimizers()
     _streams()
     _legacy_save()
+    _torchscript_errors()
 
 
 def _generators() -> None:
@@ -166,6 +168,31 @@ def _legacy_save() -> None:
             kind.__reduce_ex__ = reduce_ex
 
     serialization._legacy_save = save
+
+
+_PYTHON_STACK = re.compile(r"\n\nAt:\n(?:  .*\n?)+\n?")
+_SECOND_TYPE = re.compile(r"^RuntimeError: (?=\w+Error: )", re.MULTILINE)
+
+
+def _torchscript_errors() -> None:
+    """Removes from errors of TorchScript what pybind11 adds to an error of a Python kernel: its type and its stack."""
+
+    def with_plain_errors(call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def plain(*arguments: Any, **keywords: Any) -> Any:
+            try:
+                return call(*arguments, **keywords)
+            except RuntimeError as error:
+                text = str(error)
+                if _PYTHON_STACK.search(text):
+                    error.args = (_SECOND_TYPE.sub("", _PYTHON_STACK.sub("\n", text)),)
+                raise
+
+        return plain
+
+    core: Any = torch._C
+    for kind in (core.ScriptFunction, core.ScriptMethod):
+        kind.__call__ = with_plain_errors(kind.__call__)
 
 
 BACKENDS = ("neuron", "openxla")

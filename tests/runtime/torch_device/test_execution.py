@@ -279,6 +279,35 @@ def test_views_that_do_not_overlap_are_changed_in_the_graph(xla: Any) -> None:
     assert value.tolist() == [[100.0, 36.0, 64.0, 100.0], [81.0, 25.0, 36.0, 49.0], [289.0, 81.0, 100.0, 121.0]]
 
 
+class Scripted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(value).masked_fill(mask, -1.0)
+        return result
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_a_scripted_module_moves_and_has_the_results_and_errors_of_the_cpu(xla: Any) -> None:
+    torch.manual_seed(1)
+    module = torch.jit.script(Scripted())
+    values = [(torch.ones(2, width), torch.eye(2, columns).bool()) for width, columns in ((4, 3), (5, 3), (4, 2))]
+
+    def results(where: str) -> list[str]:
+        module.to(where)
+        found = []
+        for value, mask in values:
+            try:
+                found.append(str(module(value.to(where), mask.to(where)).tolist()))
+            except RuntimeError as error:
+                found.append(str(error))
+        return found
+
+    assert results("cpu") == results("xla") == results("cpu")
+
+
 def test_an_output_in_the_memory_of_an_argument_has_the_values_of_the_cpu(xla: Any) -> None:
     def values(where: str) -> list[Any]:
         matrix = torch.arange(16.0).view(4, 4).to(where)
