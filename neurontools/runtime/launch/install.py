@@ -7,10 +7,10 @@ import functools
 import multiprocessing.forkserver
 import multiprocessing.spawn
 import os
-import re
 import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -20,7 +20,6 @@ from neurontools.driver.environment import SUMMARY_DIRECTORY, is_shapes_only
 from neurontools.runtime.launch import import_hook
 from neurontools.runtime.launch.device_name import DEVICE_VARIABLE, choose_device_name, explain_other_name
 from neurontools.runtime.launch.torch_version import require_torch, warn_of_other_torch
-from neurontools.runtime.reporting.stderr_lines import write_stderr_line
 from neurontools.util.errors import UserError
 from neurontools.util.signals import dropping_signals
 from neurontools.util.terminal import escape_controls
@@ -70,7 +69,6 @@ def install_runtime(
     if choice.name == "neuron":  # accelerate and transformers then use torch.neuron instead of torch_xla
         os.environ.setdefault("USE_TORCH_XLA", "0")
     explain_other_name(choice)
-    repeat_torchscript_reasons()
     patch_tensor_sharing(receive_tensor)
     run_before_immediate_exit()
     before_report_hooks.append(AdviceReporter(environment))
@@ -225,7 +223,11 @@ def run_script(script: str, arguments: list[str]) -> None:
     sys.argv = [script, *arguments]
     sys.path[0] = str(path.resolve().parent)
     install_runtime(script=path)
-    runpy.run_path(script, run_name="__main__")
+    source = path.read_bytes()
+    if source.startswith(b"PK"):
+        runpy.run_path(script, run_name="__main__")  # an archive of Python files
+    else:
+        _run_main(source, os.path.abspath(script))  # noqa: PTH100  (resolve() would follow links)
 
 
 def run_source(source: bytes, arguments: list[str]) -> None:
@@ -233,8 +235,16 @@ def run_source(source: bytes, arguments: list[str]) -> None:
     sys.argv = ["-", *arguments]
     sys.path[0] = ""
     install_runtime(script=source)
+    _run_main(source, None)
+
+
+def _run_main(source: bytes, path: str | None) -> None:
+    """Runs source code as the module `__main__`, which stays there for pickling and for the exit handlers."""
     module = sys.modules["__main__"] = ModuleType("__main__")
-    exec(compile(source, "<stdin>", "exec"), vars(module))  # noqa: S102
+    if path is not None:
+        module.__file__ = path
+        module.__loader__ = SourceFileLoader("__main__", path)
+    exec(compile(source, path or "<stdin>", "exec", dont_inherit=True), vars(module))  # noqa: S102
 
 
 def hide_launcher_frames() -> None:
@@ -252,29 +262,6 @@ def hide_launcher_frames() -> None:
         with dropping_signals():
             # Without a frame of the script, the error is the launcher's own, and its frames are of use.
             shown(kind, error.with_traceback(first or traceback), first or traceback)
-
-    sys.excepthook = show
-
-
-_TORCHSCRIPT_ERROR = re.compile(
-    r"^The following operation failed in the TorchScript .*?^(?:\w+Error: )+([^\n]+)", re.MULTILINE | re.DOTALL
-)
-
-
-def torchscript_reason(error: BaseException) -> str | None:
-    """Returns the reason that an error from TorchScript has between its tracebacks. None for any other error."""
-    match = _TORCHSCRIPT_ERROR.search(str(error)) if isinstance(error, RuntimeError) else None
-    return None if match is None else match[1]
-
-
-def repeat_torchscript_reasons() -> None:
-    """Writes the reason of an uncaught TorchScript error, such as a refused input, below its traceback."""
-    shown = sys.excepthook
-
-    def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        shown(kind, error, traceback)
-        if (reason := torchscript_reason(error)) is not None:
-            write_stderr_line(f"neurontools: {escape_controls(reason)}")
 
     sys.excepthook = show
 

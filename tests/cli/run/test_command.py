@@ -97,7 +97,9 @@ def test_a_script_from_standard_input_has_the_device_that_it_names(tmp_path: Pat
     (tmp_path / "beside.py").write_text("text = 'imported'")
     (tmp_path / "input.py").write_text(
         "import sys, torch, beside\n"
-        "print(__name__, sys.argv, beside.text, torch.ones(2, device='neuron:0').sum().item())\n"
+        "class Options: size: int\n"
+        "total = torch.ones(2, device='neuron:0').sum().item()\n"
+        "print(__name__, sys.argv, beside.text, total, Options.__annotations__)\n"
         "1 / 0"
     )
     with (tmp_path / "input.py").open("rb") as source:
@@ -109,9 +111,9 @@ def test_a_script_from_standard_input_has_the_device_that_it_names(tmp_path: Pat
             env=environment(tmp_path),
             stdin=source,
         )
-    assert run.stdout == "__main__ ['-', '--epochs', '3'] imported 2.0\n"
+    assert run.stdout == "__main__ ['-', '--epochs', '3'] imported 2.0 {'size': <class 'int'>}\n"
     assert run.returncode == 1
-    assert 'Traceback (most recent call last):\n  File "<stdin>", line 3, in <module>' in run.stderr
+    assert 'Traceback (most recent call last):\n  File "<stdin>", line 5, in <module>' in run.stderr
 
 
 @pytest.mark.slow
