@@ -139,7 +139,7 @@ def _category_runs(
         return fit((), width)
     name, value = rows[position]
     label = f"{name} Total" if not position else f"  {name}"
-    room = max(0, min(_BAR_CELLS, width - 25 - 12 - 2))
+    room = min(_BAR_CELLS, width - 25 - 12 - 2)
     whole = rows[0][1] if position else capacity_bytes
     share = value / whole if value is not None and whole else None
     runs: list[Run] = [(f"{label:<25}", "text" if position else "strong")]
@@ -343,9 +343,7 @@ def memory_tree(context: RenderContext, width: int, height: int) -> TextPage:
         + cell("Host Memory", _NUMBER_CELLS, right=True)
     )
     head = fit(heading(context, "Memory Usage Details", name_cells - 1), name_cells)
-    used = name_cells + len(titles)
-    rest = f" {context.glyphs.rule * (width - used - 1)}"
-    page = TextPage([fit((*head, (titles, "label"), (rest, "rule")), width)])
+    page = TextPage([fit((*head, (titles, "label"), (f" {context.glyphs.rule * width}", "rule")), width)])
     if not rows:
         text = "  no device is in use by this process" if context.pid is not None else "  no devices"
         page.add_lines(fit(((text, "dim"),), width))

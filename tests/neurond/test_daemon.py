@@ -86,7 +86,10 @@ def test_synthetic_load_in_a_daemon(start_daemon: StartDaemon) -> None:
     assert process.total_latency.p50_seconds == pytest.approx(0.05, rel=0.2)
     attachment = Attachment(daemon)
     assert [core.neuroncore_index for core in attachment.attach(core_count=1).cores] == [1]
-    assert [process.synthetic for process in daemon.snapshot().processes] == [False, True]
+    ours, synthetic = daemon.snapshot().processes
+    assert (ours.pid, ours.synthetic, synthetic.synthetic) == (os.getpid(), False, True)
+    assert "synthetic" in synthetic.command
+    assert "synthetic" not in ours.command
     attachment.close()
 
 

@@ -52,6 +52,7 @@ def test_the_daemon_follows_the_driver(start_daemon: StartDaemon) -> None:
         owner = wait_until(lambda: daemon.find(4711))
         assert (owner.core_indices, owner.device_indices, owner.runtime_version) == ((2,), (1,), "2.34.10")
         assert daemon.snapshot().cores[2].memory.tensors_bytes == 4096
+        assert [stack.used_bytes for stack in daemon.snapshot().devices[1].hbm_stacks] == [4096, 0]
         assert [core.index for core in daemon.snapshot().cores if core.owner_pid == 4711] == [2]
         wait_until(lambda: daemon.snapshot().cores[2].utilization_ratio == 0.0)
         tree.set_core(2, busy_seconds_total=1.001, memory=DeviceMemory(tensors_bytes=1024))

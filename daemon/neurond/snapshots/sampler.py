@@ -166,7 +166,7 @@ class Sampler:
         records: dict[int, Process] = {}
         for lease in self._allocator.leases:
             attached = records.get(lease.pid)
-            if attached is not None and (attached.core_indices or not lease.count):
+            if attached is not None and not lease.count:  # at most one connection of a process holds cores
                 continue
             if self._load and lease.synthetic:
                 facts = self._load.facts(lease)
