@@ -12,8 +12,19 @@ from pathlib import Path
 import pytest
 
 from neurontools.cli.top.command import main as neuron_top
-from neurontools.exporters.perfetto import HostTrace
-from neurontools.model import Finding, Health, LogicalNeuronCore, Severity, Snapshot, logical_cores
+from neurontools.exporters.perfetto import CounterUnit, HostTrace
+from neurontools.model import (
+    Finding,
+    Health,
+    HostMemory,
+    LatencyPercentiles,
+    LogicalNeuronCore,
+    Severity,
+    Snapshot,
+    TrainingCounters,
+    TrainingRates,
+    logical_cores,
+)
 from tests.harness import chromium, still_feed
 from tests.harness.command import call_main
 from tests.harness.perfetto_trace import BOOTTIME, REALTIME, Read, read
@@ -124,6 +135,45 @@ def test_cores_are_the_logical_ones_and_memory_is_by_category() -> None:
     tensors = sum(core.memory.tensors_bytes or 0 for core in snapshot.cores)
     assert found.value_at("Neuron device 0 (simulated)/HBM: tensors", nanoseconds(snapshot)) == tensors
     assert "Neuron device 0 (simulated)/HBM: dma rings" not in found.values
+
+
+def test_each_value_of_a_process_has_its_name_and_unit() -> None:
+    (snapshot,) = moments("trn1.2xlarge", "steady", 1)
+    first, *others = snapshot.processes
+    process = replace(
+        first,
+        host_memory=HostMemory(tensors_bytes=3),
+        resident_bytes=4,
+        vcpu_user_ratio=0.5,
+        vcpu_system_ratio=0.25,
+        executions_per_second=6.0,
+        device_latency=LatencyPercentiles(*(index / 8 for index in range(7))),
+        training=TrainingCounters(steps_total=1),
+        training_rates=TrainingRates(9.0, 10.0, 0.125, None, 13.0, 14.0, input_wait_ratio=0.0625),
+    )
+    found = traced([replace(snapshot, processes=(process, *others))])
+    (prefix,) = {name.rpartition("/")[0] for name in found.values if name.endswith("/samples")}
+    at_ns = nanoseconds(snapshot)
+    values = {
+        name.rpartition("/")[2]: (found.value_at(name, at_ns), found.units[name])
+        for name in found.values
+        if name.startswith(f"{prefix}/")
+    }
+    assert values.pop("HBM")[1] == CounterUnit.BYTES
+    assert values == {
+        "host memory": (3.0, CounterUnit.BYTES),
+        "resident memory": (4.0, CounterUnit.BYTES),
+        "vCPU": (75.0, "%"),
+        "executions": (6.0, "1/s"),
+        "latency p50": (375.0, "ms"),
+        "latency p99": (625.0, "ms"),
+        "steps": (9.0, "1/s"),
+        "samples": (10.0, "1/s"),
+        "collectives": (12.5, "%"),
+        "input wait": (6.25, "%"),
+        "to device": (13.0, "B/s"),
+        "from device": (14.0, "B/s"),
+    }
 
 
 def test_findings_last_as_long_as_they_hold() -> None:
