@@ -137,7 +137,6 @@ class Sampler:
 
     def empty_snapshot(self) -> Snapshot:
         """Returns a snapshot without devices and processes, in place of one that could not be taken."""
-        self._sequence += 1
         now_seconds = time.monotonic()
         return Snapshot(
             sequence=self._sequence,
