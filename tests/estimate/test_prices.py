@@ -61,6 +61,8 @@ def test_one_s_own_prices_come_first(tmp_path: Path) -> None:
     costs = estimate(counted(), "trn1.32xlarge", prices=prices).costs
     assert [each.price.usd_per_hour for each in costs] == [9.5, 21.5, 8.197, 24.725]
     assert costs[0].price.text() == "$9.5/h spot (eu-north-1, 2026-11-01)"
+    (without,) = (price for price in prices if price.instance_type == "p4d.24xlarge")
+    assert (without.kind, without.region, without.read_on, without.source) == ("own price", None, None, str(path))
 
 
 def test_costs_follow_from_time_and_samples() -> None:

@@ -284,7 +284,14 @@ def test_operators_and_models_have_their_shares_of_the_last_ten_seconds() -> Non
 def test_served_models_have_rates_of_the_last_ten_seconds() -> None:
     host = Host()
 
-    def at(moment: float, calls: int, waited_seconds: float, since: float = 0.5, **fields: Any) -> Any:
+    def at(
+        moment: float,
+        calls: int,
+        waited_seconds: float,
+        since: float = 0.5,
+        has_application_requests: bool = False,
+        **fields: Any,
+    ) -> Any:
         """One report of a model with four requests and eight tokens a call."""
         model = ServedModel(
             "m",
@@ -293,6 +300,7 @@ def test_served_models_have_rates_of_the_last_ten_seconds() -> None:
             samples_total=6 * calls,
             queue_wait_seconds_total=waited_seconds,
             tokens_total=8 * calls,
+            has_application_requests=has_application_requests,
         )
         now = host.training(moment, served_models=(model,), counted_since_seconds=since, **fields)
         return now.served_models[0].rates
@@ -306,7 +314,9 @@ def test_served_models_have_rates_of_the_last_ten_seconds() -> None:
     assert at(12.0, 31, 6.0) == ServedModelRates(8.0, 2.0, 6.0, 0.0, tokens_per_second=16.0)
     assert at(13.0, 31, 6.0, since=12.5) is None, "it counts anew"
     assert at(14.0, 31, 5.0, since=12.5) == ServedModelRates(0.0, 0.0, tokens_per_second=0.0)
-    assert at(15.0, 32, 5.0, since=12.5, reporting=False) is None
+    told = at(15.0, 32, 2.0, since=12.5, has_application_requests=True)
+    assert told == ServedModelRates(64.0, 0.0, None, 1 / 64, tokens_per_second=0.0), "its requests are others from now"
+    assert at(16.0, 32, 5.0, since=12.5, reporting=False) is None
 
 
 def test_operators_that_are_told_apart_for_the_first_time_have_shares_at_once() -> None:
