@@ -190,6 +190,7 @@ def test_without_a_past_vcpus_are_those_that_the_daemon_counted() -> None:
     now = training(cpu_user_seconds_total=18.0, vcpu_user_ratio=0.5, vcpu_system_ratio=0.25)
     for before in (None, at(10.0), at(14.0, now)):
         assert period_of(at(14.0, now), before).vcpu_ratios(now) == (0.5, 0.25)
+    assert period_of(at(14.0, now), None).seconds == 0.0
 
 
 @pytest.mark.parametrize(("since_seconds", "is_counted"), [(None, True), (5.0, True), (4.9, False)])
