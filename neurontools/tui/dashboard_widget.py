@@ -292,6 +292,14 @@ class DashboardScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield self._dashboard_widget
 
+    def on_resize(self, event: events.Resize) -> None:
+        """Ignores a size that the terminal no longer has.
+
+        Textual's screen posts each new size to itself again, so two sizes in its queue would alternate without end.
+        """
+        if event.size != self.app.size:
+            event.prevent_default()
+
     def on_key(self, event: events.Key) -> None:
         """Passes keys to the widget if they arrive before the widget has the focus."""
         self._dashboard_widget.on_key(event)
