@@ -224,8 +224,8 @@ def run_script(script: str, arguments: list[str]) -> None:
     sys.path[0] = str(path.resolve().parent)
     install_runtime(script=path)
     source = path.read_bytes()
-    if source.startswith(b"PK"):
-        runpy.run_path(script, run_name="__main__")  # an archive of Python files
+    if b"\0" in source:  # an archive of Python files, or compiled code
+        runpy.run_path(script, run_name="__main__")
     else:
         _run_main(source, os.path.abspath(script))  # noqa: PTH100  (resolve() would follow links)
 

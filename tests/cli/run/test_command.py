@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import py_compile
 import re
 import signal
 import subprocess
 import sys
+import zipapp
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -114,6 +116,21 @@ def test_a_script_from_standard_input_has_the_device_that_it_names(tmp_path: Pat
     assert run.stdout == "__main__ ['-', '--epochs', '3'] imported 2.0 {'size': <class 'int'>}\n"
     assert run.returncode == 1
     assert 'Traceback (most recent call last):\n  File "<stdin>", line 5, in <module>' in run.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pyz", "pyc"])
+def test_an_archive_and_compiled_code_run_as_under_python(tmp_path: Path, kind: str) -> None:
+    source = tmp_path / "app" / "__main__.py"
+    source.parent.mkdir()
+    source.write_text("import sys, torch\nprint(__name__, sys.argv, torch.ones(2).sum().item())")
+    if kind == "pyz":
+        zipapp.create_archive(source.parent, tmp_path / "script.pyz", interpreter="/usr/bin/env python3")
+    else:
+        py_compile.compile(str(source), str(tmp_path / "script.pyc"))
+    commands = ([sys.executable], [sys.executable, "-m", "neurontools.runtime"])
+    runs = [run_to_end([*each, f"script.{kind}", "7"], cwd=tmp_path, env=environment(tmp_path)) for each in commands]
+    assert runs[1].stdout == runs[0].stdout != "", runs[1].stderr
 
 
 @pytest.mark.slow
