@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from textual import events
 from textual.command import Command, CommandList, CommandPalette
-from textual.geometry import Size
 
 from neurontools.cli.top.options import PAGE_NAMES
 from neurontools.model import Snapshot
@@ -99,9 +98,6 @@ async def test_keys_clicks_and_sizes_reach_the_board(tmp_path: Path, monkeypatch
         for width, height in ((20, 5), (1, 1), (300, 100), (2, 40), (200, 50)):
             await pilot.resize_terminal(width, height)
             await type_keys(pilot, "w", "o")
-        for size in (Size(90, 20), Size(200, 50)):  # as of a window that is dragged
-            app.screen.post_message(events.Resize(size, size))
-        await type_keys(pilot, "w", "o")
         assert "NeuronCore v2 Utilization" in shown(app)
         await type_keys(pilot, "e")
         for theme in THEMES:
