@@ -227,7 +227,7 @@ def run_script(script: str, arguments: list[str]) -> None:
     if b"\0" in source:  # an archive of Python files, or compiled code
         runpy.run_path(script, run_name="__main__")
     else:
-        _run_main(source, os.path.abspath(script))  # noqa: PTH100  (resolve() would follow links)
+        _run_main(source, script)
 
 
 def run_source(source: bytes, arguments: list[str]) -> None:
@@ -238,13 +238,16 @@ def run_source(source: bytes, arguments: list[str]) -> None:
     _run_main(source, None)
 
 
-def _run_main(source: bytes, path: str | None) -> None:
-    """Runs source code as the module `__main__`, which stays there for pickling and for the exit handlers."""
+def _run_main(source: bytes, script: str | None) -> None:
+    """Runs source code as the module `__main__`, which stays there for pickling and for the exit handlers.
+
+    Tracebacks and profiles name the script as the command line does.
+    """
     module = sys.modules["__main__"] = ModuleType("__main__")
-    if path is not None:
-        module.__file__ = path
-        module.__loader__ = SourceFileLoader("__main__", path)
-    exec(compile(source, path or "<stdin>", "exec", dont_inherit=True), vars(module))  # noqa: S102
+    if script is not None:
+        module.__file__ = os.path.abspath(script)  # noqa: PTH100  (resolve() would follow links)
+        module.__loader__ = SourceFileLoader("__main__", module.__file__)
+    exec(compile(source, script or "<stdin>", "exec", dont_inherit=True), vars(module))  # noqa: S102
 
 
 def hide_launcher_frames() -> None:

@@ -413,3 +413,8 @@ def test_a_default_device_is_for_the_scripts_own_calls(
 ) -> None:
     expected = "xla:0 [[4.0, 4.0, 4.0, 4.0], [4.0, 4.0, 4.0, 4.0]]\n"
     assert run_script(DEFAULT_DEVICE, **settings).stdout == expected
+
+
+def test_a_script_sees_the_absolute_path_of_its_file(run_script: Callable[..., Any], tmp_path: Path) -> None:
+    text = "import sys\nprint(__file__, sys.argv[0], sys.modules['__main__'].__file__ == __file__)"
+    assert run_script(text, NEURONTOOLS_DEVICE="").stdout == f"{tmp_path / 'script.py'} script.py True\n"
