@@ -47,7 +47,7 @@ neurontools.runtime.launch.summary.started_at_seconds -= 31  # as if it had prep
 class SlowRows(torch.utils.data.Dataset):
     def __len__(self): return 48
     def __getitem__(self, index):
-        time.sleep(0.01)
+        time.sleep(0.05)  # far more than a step takes on a busy host
         return data[index]
 class SlowState:
     def __reduce__(self):
