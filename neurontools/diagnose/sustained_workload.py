@@ -68,9 +68,9 @@ def main(plan: dict[str, Any]) -> None:
 
 
 def _measure_again(loads: list[_CoreLoad], slow_factor: float, began: float) -> None:
-    """Measures slow cores again, because a busy host sometimes delays a healthy core; after a short load, all cores.
+    """Measures slow cores again, because a busy host sometimes delays a healthy core.
 
-    The cores take turns, so the host delays them alike.
+    After a short load, measures all cores again. The cores take turns, so the host delays them alike.
     """
     for _ in range(_CONFIRMATIONS):
         best = max((load.late_rate for load in loads), default=0.0)

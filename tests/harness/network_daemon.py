@@ -111,7 +111,7 @@ class NetworkDaemon:
         return connection
 
     def refusals(self) -> list[dict[str, Any]]:
-        """What the audit tells of those that were refused."""
+        """Returns the entries of the audit log about refused connections."""
         return audit_entries(self.state, "network_refused")
 
 

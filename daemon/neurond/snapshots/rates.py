@@ -27,7 +27,7 @@ from neurontools.model import (
 from neurontools.model.process import STEP_PARTS, WAIT_PART
 from neurontools.model.snapshot import counters_continue
 
-T = TypeVar("T")
+_Counters = TypeVar("_Counters")
 
 
 class RateCalculator:
@@ -180,23 +180,23 @@ _WINDOW_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment(Generic[T]):
+class _Moment(Generic[_Counters]):
     process: Process
     measured_at_seconds: float
-    counters: T
+    counters: _Counters
 
 
-class RecentReports(Generic[T]):
-    """The reports of each process from the last 10 s. `counters_of` returns the counters to keep of a report."""
+class RecentReports(Generic[_Counters]):
+    """The counters of each process in its reports of the last 10 s. `counters_of` reads them from a process."""
 
-    def __init__(self, counters_of: Callable[[Process], T]) -> None:
-        self.past: dict[int, deque[_Moment[T]]] = {}
+    def __init__(self, counters_of: Callable[[Process], _Counters]) -> None:
+        self.past: dict[int, deque[_Moment[_Counters]]] = {}
         self._counters_of = counters_of
 
-    def first(self, now: Process, measured_at_seconds: float) -> tuple[T, float] | None:
-        """Adds the report of a process. Returns its oldest kept counters, and the seconds since their report.
+    def add(self, now: Process, measured_at_seconds: float) -> tuple[_Counters, float] | None:
+        """Adds the latest report of a process. Returns the oldest counters, and the seconds from them to this report.
 
-        Returns None if there is only one report, or if the process has not reported lately.
+        Returns None if there is only one report, or if the process no longer reports.
         """
         past = self.past.setdefault(now.pid, deque())
         if past and not counters_continue(past[-1].process, now):
@@ -224,7 +224,7 @@ def recent_shares(reports: RecentReports[tuple[dict[str, float], dict[int, float
     measured_at = now.measured_at_seconds
     if measured_at is None or not (now.operators or any(m.busy_seconds_total is not None for m in now.models)):
         return {}
-    first = reports.first(now, measured_at)
+    first = reports.add(now, measured_at)
     if first is None:
         return {}
     (operators, models), seconds = first
@@ -251,7 +251,7 @@ def recent_shares(reports: RecentReports[tuple[dict[str, float], dict[int, float
 def recent_serving(reports: RecentReports[dict[str, ServedModel]], now: Process) -> dict[str, object]:
     """Returns `served_models` of a process with their rates; {} if it serves none, or has not reported lately."""
     measured_at = now.measured_at_seconds
-    first = reports.first(now, measured_at) if measured_at is not None and now.served_models else None
+    first = reports.add(now, measured_at) if measured_at is not None and now.served_models else None
     if first is None:
         return {}
     before, seconds = first

@@ -157,7 +157,7 @@ class _Reader:
         offset = value.storage_offset()
         if offset:
             call.checks.append(f"{name}_o = {name}.storage_offset()")
-            is_fixed = slot in self.fixed_slots  # with another offset, it may overlap a tensor that the call changes
+            is_fixed = slot in self.fixed_slots  # at another offset, the tensor may overlap one that the call changes
             call.checks.append(
                 f"if {name}_o != {call.value(offset)}: return MISS" if is_fixed else f"if not {name}_o: return MISS"
             )

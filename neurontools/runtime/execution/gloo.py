@@ -206,7 +206,7 @@ def prefix_store_of_start(store: Any) -> Any:
 def build_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     """Builds a gloo group as soon as all its ranks do. Raises DistStoreError after `timeout`."""
     joined = store.add("joined", 1)
-    key = f"all-{(joined - 1) // size}"  # a store may serve several groups of these ranks, one after the other
+    key = f"all-{(joined - 1) // size}"  # these ranks may build several groups with one store
     if joined % size == 0:
         store.set(key, b"")
     _wait_for_key(store, key, timeout)
