@@ -33,7 +33,7 @@ def node(tag: str, /, *children: Node | None, **attributes: str | float | bool |
         elif child is not None:
             found.append(child)
     given = {
-        name: "" if value is True else value if isinstance(value, str) else f"{value:.6g}"
+        name: "" if value is True else f"{value:.6g}" if isinstance(value, float) else str(value)
         for name, value in attributes.items()
         if value is not None and value is not False
     }
