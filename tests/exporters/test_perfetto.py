@@ -12,25 +12,26 @@ from pathlib import Path
 import pytest
 
 from neurontools.cli.top.command import main as neuron_top
-from neurontools.exporters.perfetto import CounterUnit, HostTrace
+from neurontools.client.events import events_between
+from neurontools.exporters.perfetto import HostTrace
 from neurontools.model import (
     Finding,
     Health,
-    HostMemory,
-    LatencyPercentiles,
     LogicalNeuronCore,
     Severity,
     Snapshot,
-    TrainingCounters,
-    TrainingRates,
     logical_cores,
 )
+from neurontools.rpc.convert import to_message
 from tests.harness import chromium, still_feed
 from tests.harness.command import call_main
-from tests.harness.perfetto_trace import BOOTTIME, REALTIME, Read, read
+from tests.harness.full_host import full_host
+from tests.harness.perfetto_trace import Read, packet_lines, read
 from tests.harness.perfetto_ui import FOLDERS, perfetto_ui
+from tests.harness.pictures import is_as_stored
 from tests.harness.still_feed import write_recording
 
+GOLDEN = Path(__file__).parent / "golden/host_trace.txt"
 CORE = "Neuron device 0 (simulated)/NeuronCore 0"
 
 
@@ -137,43 +138,13 @@ def test_cores_are_the_logical_ones_and_memory_is_by_category() -> None:
     assert "Neuron device 0 (simulated)/HBM: dma rings" not in found.values
 
 
-def test_each_value_of_a_process_has_its_name_and_unit() -> None:
-    (snapshot,) = moments("trn1.2xlarge", "steady", 1)
-    first, *others = snapshot.processes
-    process = replace(
-        first,
-        host_memory=HostMemory(tensors_bytes=3),
-        resident_bytes=4,
-        vcpu_user_ratio=0.5,
-        vcpu_system_ratio=0.25,
-        executions_per_second=6.0,
-        device_latency=LatencyPercentiles(*(index / 8 for index in range(7))),
-        training=TrainingCounters(steps_total=1),
-        training_rates=TrainingRates(9.0, 10.0, 0.125, None, 13.0, 14.0, input_wait_ratio=0.0625),
-    )
-    found = traced([replace(snapshot, processes=(process, *others))])
-    (prefix,) = {name.rpartition("/")[0] for name in found.values if name.endswith("/samples")}
-    at_ns = nanoseconds(snapshot)
-    values = {
-        name.rpartition("/")[2]: (found.value_at(name, at_ns), found.units[name])
-        for name in found.values
-        if name.startswith(f"{prefix}/")
-    }
-    assert values.pop("HBM")[1] == CounterUnit.BYTES
-    assert values == {
-        "host memory": (3.0, CounterUnit.BYTES),
-        "resident memory": (4.0, CounterUnit.BYTES),
-        "vCPU": (75.0, "%"),
-        "executions": (6.0, "1/s"),
-        "latency p50": (375.0, "ms"),
-        "latency p99": (625.0, "ms"),
-        "steps": (9.0, "1/s"),
-        "samples": (10.0, "1/s"),
-        "collectives": (12.5, "%"),
-        "input wait": (6.25, "%"),
-        "to device": (13.0, "B/s"),
-        "from device": (14.0, "B/s"),
-    }
+def test_the_packets_of_a_host_are_as_stored() -> None:
+    before, now = full_host()
+    trace = HostTrace()
+    content = trace.add_snapshot(before.taken_at_seconds, before, ())
+    content += trace.add_snapshot(now.taken_at_seconds, now, events_between(to_message(before), to_message(now)))
+    lines = packet_lines(content + trace.end())
+    assert is_as_stored("\n".join(lines) + "\n", GOLDEN), "UPDATE_GOLDEN=1 writes it anew"
 
 
 def test_findings_last_as_long_as_they_hold() -> None:
@@ -185,12 +156,6 @@ def test_findings_last_as_long_as_they_hold() -> None:
     assert (told.track, told.text) == ("Events and health/stuck of PID 7", "no execution ended")
     assert told.notes == {"severity": "critical", "action": "look at it"}
     assert (told.begun_ns, told.ended_ns) == (nanoseconds(second), nanoseconds(fourth))
-
-
-def test_the_time_of_day_of_the_beginning_is_told() -> None:
-    first, second = moments("trn1.2xlarge", "steady", 2)
-    (clock,) = traced([first, second]).clocks
-    assert clock == {BOOTTIME: nanoseconds(first), REALTIME: round(first.taken_at_unix_seconds * 1e9)}
 
 
 def test_names_from_elsewhere_are_harmless() -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from neurontools import model
 from neurontools.exporters.exposition import MetricFamily, encode_text
 from neurontools.exporters.snapshot_metrics import SnapshotMetrics
 from neurontools.model import EndedProcess, Process, Snapshot, TrainingCounters, logical_cores
+from tests.harness.full_host import full_host
 from tests.harness.original_families import FORMAT
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.waiting import run_to_end
@@ -78,76 +78,6 @@ def test_families_of_the_format(instance_type: str, lnc: int | None, cores_per_d
     assert len(samples["neuroncore_utilization_ratio"]) == cores_per_device * len(now.devices)
 
 
-def with_everything() -> tuple[Snapshot, Snapshot]:
-    """A host of which all is known that any family tells, and the same a second before."""
-    host = ScenarioHost("trn1.2xlarge", "ecc-burst", neuroncores=1)
-    before, now = host.at(14), host.at(15)
-    names = [field.name for field in fields(TrainingCounters) if field.name.endswith("_total")]
-    training: dict[str, Any] = {name: at + 0.5 * ("seconds" in name) for at, name in enumerate(names, 7)}
-    training |= {"compiling_since_seconds": now.taken_at_seconds - 12, "last_step_at_seconds": now.taken_at_seconds - 3}
-    process = replace(
-        now.processes[0],
-        user='ro"ot',
-        synthetic=False,
-        host_memory=model.HostMemory(tensors_bytes=4096),
-        resident_bytes=1 << 20,
-        cpu_user_seconds_total=7.5,
-        cpu_system_seconds_total=1.875,
-        vcpu_user_ratio=0.5,
-        vcpu_system_ratio=0.125,
-        attribution=model.Attribution("a" * 64, "trainer", "u", "pod-1", "ml", "77"),
-        job=model.Job("torchrun exp1", 2, 4, "0123456789ab", 2, 2),
-        training=TrainingCounters(**training),
-        training_rates=model.TrainingRates(steps_per_second=1.25),
-        recent_steps=model.RecentSteps(16, (0.5, 0.25, 0.0, 0.0, 0.0, 0.0), 0.25, 0.25),
-    )
-    latency = model.LatencyPercentiles(*(0.125 * (at + 1) for at in range(8)))
-    served = model.ServedModel(
-        *("llm", (model.ModelPlacement(0, 1.5, 4096, 2048, "w"),), 100, 2, 50, 400, True, 2.5, 3),
-        last_request_at_seconds=now.taken_at_seconds - 2,
-        tokens_total=900,
-        rates=model.ServedModelRates(10.0, 5.0, 8.0, 0.025, latency, latency, 90.0, latency, latency),
-    )
-    process = replace(process, served_models=(served,))
-    finding = model.Finding(
-        *("ecc_corrected", model.Severity.WARNING, "HBM corrects errors", "watch it", now.taken_at_unix_seconds - 9),
-        device_indices=(0,),
-        pid=process.pid,
-        part="hbm",
-        job="torchrun exp1",
-        injected=True,
-    )
-    held, free = now.cores
-    device = now.devices[0]
-    return before, replace(
-        now,
-        instance=replace(now.instance, ultraserver_id="us-1"),
-        processes=(process,),
-        cores=(
-            replace(
-                held,
-                execution_started_at_unix_seconds=now.taken_at_unix_seconds - 2,
-                status=model.StatusCounters(hw_error_total=1, hw_hbm_ue_error_total=2),
-                reset_requests_total=3,
-                reset_failures_total=1,
-            ),
-            replace(free, candidate_pids=(process.pid,)),
-        ),
-        devices=(
-            replace(
-                device,
-                power=model.PowerUtilization(1.0, 0.125, 0.75, 0.5),
-                host_memory=model.HostMemory(dma_buffers_bytes=8192),
-                reported_health=model.ReportedHealth(("hbm",)),
-            ),
-        ),
-        health=model.Health((0,), (), (finding,)),
-        injected_faults=(model.InjectedFault(4, "hbm-corrected", model.FaultState.HOLDS, (0,), None, None, 1.0),),
-        pod_allocations=(model.PodAllocation("idle", "ml", "c", device_indices=(0,), neuroncore_indices=(1,)),),
-        warnings=("the kubelet has not answered for 7 s",),
-    )
-
-
 def listed(family: MetricFamily) -> list[str]:
     """What a family is, and each of its samples with the time since when it counts."""
     definition = family.definition
@@ -158,7 +88,7 @@ def listed(family: MetricFamily) -> list[str]:
 
 
 def test_golden() -> None:
-    before, now = with_everything()
+    before, now = full_host()
     families = list(SnapshotMetrics(1_767_323_000.0).families(now, before, PEAK))
     assert [family.definition.name for family in families if not family.samples] == []
     text = "".join(f"{line}\n" for family in families for line in listed(family))
@@ -338,7 +268,7 @@ def test_what_a_training_does_not_tell_has_no_sample() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool() -> None:
-    before, now = with_everything()
+    before, now = full_host()
     now = replace(now, processes=tuple(replace(p, tag=f'a "quoted"\\ tag\n{p.pid}') for p in now.processes))
     done = run_to_end(["promtool", "check", "metrics"], input=exposed(now, before))
     complaints = (done.stdout + done.stderr).splitlines()

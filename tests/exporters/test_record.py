@@ -18,6 +18,7 @@ from neurontools.exporters.monitor.record_types import record_schema
 from neurontools.exporters.monitor.recorder import K8S, GroupKey, MonitorRecorder, group_periods, make_record
 from neurontools.model import Attribution, ErrorCounters, PodAllocation, Process, Snapshot
 from neurontools.util.formats import json_text
+from tests.harness.full_host import full_host
 from tests.harness.record_models import InstanceInfo, Record
 from tests.harness.scenario_host import STARTED_AT_SECONDS, ScenarioHost
 
@@ -34,7 +35,7 @@ def runtime(document: Any, index: int = 0) -> Any:
     return document["neuron_runtime_data"][index]["report"]
 
 
-# Each generation, both LNCs, an error of the hardware, and a host that nobody uses.
+# Each generation, both LNCs, an error of the hardware, and a host that nobody uses; then one with everything.
 RECORDED: list[tuple[str, str, int | None, int | None]] = [
     ("inf2.xlarge", "steady", None, None),
     ("trn1.2xlarge", "ecc-burst", None, None),
@@ -55,6 +56,8 @@ def test_golden() -> None:
         baseline = RecordBaseline.initial(host.at(10))
         host.at(14.75)  # the last tick is not the period
         lines.append(json_text(make_record(host.at(15), EVERYTHING, partial(of_any_group, baseline))) + "\n")
+    before, now = full_host()
+    lines.append(json_text(make_record(now, EVERYTHING, lambda _: RecordBaseline.initial(before))) + "\n")
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text("".join(lines), "utf-8")
     for line, expected in zip(lines, GOLDEN.read_text("utf-8").splitlines(keepends=True), strict=True):

@@ -54,6 +54,19 @@ class Read:
         return values[-1] if values else float("nan")
 
 
+def packet_lines(content: bytes) -> list[str]:
+    """The packets of a trace, a line for each."""
+    return [_text_of(packet) for packet in _TRACE.FromString(content).packet]
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, str | int | float):
+        return repr(value)
+    if hasattr(value, "ListFields"):
+        return f"{{{' '.join(f'{field.name}={_text_of(inner)}' for field, inner in value.ListFields())}}}"
+    return " ".join(map(_text_of, value))
+
+
 def read(content: bytes) -> Read:
     """Takes a trace apart, and checks on the way what every trace has to keep to."""
     found, opened, last_ns = Read(), dict[int, list[Slice]](), 0

@@ -22,6 +22,7 @@ from neurontools.web.page_query import PageQuery, parse_page_query
 from neurontools.web.page_views import FleetView, HostView
 from neurontools.web.privacy_filter import PrivacyFilter
 from tests.harness.fleet import live, lost
+from tests.harness.full_host import full_host
 from tests.harness.html_page import Element, html_tree
 from tests.harness.pictures import is_as_stored
 from tests.harness.scenario_host import ScenarioHost
@@ -73,8 +74,7 @@ def test_each_page_is_as_stored(host: HostView, monkeypatch: pytest.MonkeyPatch)
     """All elements, texts and addresses: of a small host, a process, a device, 16 devices, and some hosts."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    simulated = ScenarioHost("trn1.2xlarge", "ecc-burst", neuroncores=2)
-    moments = [simulated.at(second) for second in range(1, 60, 3)]
+    moments = full_host(1, 59)
     small = HostView("/top/", lambda: StillFeed(moments), PrivacyFilter(shows_commands=True, shows_users=True))
     small.start()
     process = moments[-1].processes[0].pid

@@ -1,0 +1,122 @@
+"""Documents and pages of a host of which everything is known."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neurontools.model import health
+from neurontools.views.device_list import device_list_json, device_list_table
+from neurontools.views.drawing.lines import plain_text
+from neurontools.views.drawing.render_context import ProcessCost, RenderContext
+from neurontools.views.host_difference import RecordingSide, host_difference_json, host_difference_text
+from neurontools.views.ls_reports import (
+    EndedReport,
+    ended_csv,
+    ended_json,
+    ended_text,
+    health_json,
+    health_text,
+    loop_header,
+    loop_rows,
+)
+from neurontools.views.process_table import EVERY_COLUMN
+from neurontools.views.query_fields import FIELDS, OutputFormat, field_help, query_rows, query_text
+from neurontools.views.recording_summary import recording_summary_json, recording_summary_text
+from neurontools.views.screen import page_named
+from neurontools.views.top_document import top_csv, top_document, top_json
+from tests.harness.full_host import full_host
+from tests.harness.pictures import is_as_stored
+
+GOLDEN = Path(__file__).parent / "golden/full_host.txt"
+BEFORE, NOW = full_host()
+PEAK = 95e12
+
+
+@pytest.fixture(autouse=True)
+def _fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def listed(document: object, name: str) -> Iterator[str]:
+    """The parts of a JSON document, a line for each that is short."""
+    text = json.dumps(document)
+    if len(text) < 1500 or not isinstance(document, dict | list):
+        yield f"{name} {text}"
+    elif isinstance(document, list):
+        for number, each in enumerate(document):
+            yield from listed(each, f"{name}[{number}]")
+    else:
+        inner = {key: each for key, each in document.items() if "{" in json.dumps(each)}
+        yield f"{name} {json.dumps({key: each for key, each in document.items() if key not in inner})}"
+        for key, each in inner.items():
+            yield from listed(each, f"{name}.{key}")
+
+
+def drawn(page: str, width: int, height: int, **choices: Any) -> Iterator[str]:
+    context = RenderContext.from_snapshot(
+        NOW,
+        page=page,
+        ended=NOW.ended,
+        verdicts=tuple(health.verdicts(NOW)),
+        own_cost=ProcessCost(0.01, 40 << 20),
+        vcpus=(NOW.host.vcpu_average,) * 4,
+        **choices,
+    )
+    shown = page_named(page).draw(context, width, height)
+    yield page
+    for line in shown.lines:
+        styles = dict.fromkeys(style for text, style in line if text.strip())
+        if styles:
+            yield f"{plain_text(line)}  {', '.join(styles)}"
+
+
+def test_documents_are_as_stored() -> None:
+    fields = list(FIELDS.values())
+    rows = query_rows(NOW, PEAK, None, (), of_cores=True)
+    verdicts, ended = health.verdicts(NOW), EndedReport(NOW.ended, NOW.taken_at_unix_seconds - 86400, None)
+    document = top_document(NOW)
+    about = field_help().splitlines()[-len(fields) :]
+    cells = csv.reader(query_text(fields, rows, OutputFormat()).splitlines())
+    a, b = RecordingSide("a"), RecordingSide("b", moment_count=3)
+    a.add_snapshot(BEFORE)
+    for snapshot in (BEFORE, NOW):
+        b.add_snapshot(snapshot)
+    texts = (
+        "".join(f"{line} | {' | '.join(values)}\n" for line, *values in zip(about, *cells, strict=True)),
+        ended_csv(ended, OutputFormat()),
+        top_csv(None) + top_csv(document),
+        loop_header(NOW) + loop_rows(query_rows(NOW, PEAK, None, (), of_cores=False)),
+        health_text(verdicts, NOW),
+        ended_text(ended),
+        device_list_table(NOW, wide=True, all_processes=True, topology=True),
+        host_difference_text(a, b),
+        recording_summary_text(b),
+    )
+    documents = {
+        "query": query_text(fields, rows, OutputFormat(is_json=True)),
+        "health": health_json(verdicts, NOW),
+        "ended": ended_json(ended),
+        "devices": device_list_json(NOW),
+        "top": top_json(document),
+        "difference": host_difference_json(a, b),
+        "summary": recording_summary_json(b),
+    }
+    lines = [line.rstrip() for text in texts for line in text.splitlines()]
+    lines += [line for name, text in documents.items() for line in listed(json.loads(text), name)]
+    pid = NOW.processes[0].pid
+    for page in (
+        drawn("processes", 320, 4, columns=tuple(column.key for column in EVERY_COLUMN)),
+        drawn("processes", 140, 60, details_pid=pid),
+        drawn("processes", 140, 40, details_pid=pid, is_time_shown=True),
+        *(drawn(name, 160, 24) for name in ("overview", "usage", "host", "health", "topology")),
+    ):
+        lines += page
+    assert is_as_stored("\n".join(lines) + "\n", GOLDEN), "full_host.txt differs; UPDATE_GOLDEN=1 writes it anew"
