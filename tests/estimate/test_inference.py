@@ -17,12 +17,10 @@ from neurontools.estimate.inference_report import format_inference, inference_do
 from neurontools.estimate.inference_rules import INFERENCE_RULES
 from neurontools.estimate.instances import InstanceHardware
 from neurontools.estimate.rules import find_advice
-from tests.harness.counted_runs import GIB, summary
+from tests.harness.counted_runs import BERT, GIB, MIB, bert, summary
 from tests.harness.neuron_run import neuron_run
 from tests.harness.paths import ROOT
 
-MIB = 1 << 20
-BERT = ["aten::embedding", "aten::linear", "aten::_scaled_dot_product_flash_attention_for_cpu"]
 SCRIPT = """
 import torch, torch_neuronx, torch_xla.core.xla_model as xm
 model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256)).eval()
@@ -34,16 +32,6 @@ import torch, torch_xla.core.xla_model as xm
 model = torch.nn.Linear(256, 1024).to(xm.xla_device()).eval()
 for _ in range(4): model(torch.rand(2, 256).to(xm.xla_device())).cpu()
 """
-
-
-def bert(**changes: Any) -> dict[str, Any]:
-    """A summary of 100 executions of BERT-base in bfloat16, 128 tokens, batch 1, on both cores of an inf2.xlarge."""
-    model = {
-        "name": "Bert", "batch_samples": 1, "executions_total": 100, "padded_samples": 0, "cores_per_execution": 1,
-        "cores": [0, 1], "flops_by_dtype": {"bfloat16": 22.35e9}, "moved_bytes": 210 * MIB, "weight_bytes": 200 * MIB,
-        "code_bytes": 0, "activation_bytes": 10 * MIB, "operators": BERT,
-    }  # fmt: skip
-    return summary(steps_total=0, traced_models=[model | changes]) | {"instance_type": "inf2.xlarge"}
 
 
 def speedups(document: dict[str, Any]) -> dict[str, Interval | None]:

@@ -6,14 +6,13 @@ import json
 import re
 import runpy
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
 
 from neurontools import catalog
-from neurontools.estimate import Calibration, CalibrationRow, EstimateError, Interval, estimate, read_prices, read_rows
+from neurontools.estimate import EstimateError, Interval, estimate, read_prices, read_rows
 from neurontools.estimate.calibration import (
     BEST_ETA,
     DECODER_ETA,
@@ -22,11 +21,10 @@ from neurontools.estimate.calibration import (
     ROWS_HELD,
     UNMEASURED_TENSOR_SECONDS,
 )
-from neurontools.estimate.instances import Price, list_prices
-from neurontools.estimate.parallelism import scale_run
-from neurontools.estimate.report import dollars, estimate_document, format_estimates, peer_document
-from neurontools.estimate.training import peer_measurement, training_cost
-from tests.harness.counted_runs import GIB, counted, summary
+from neurontools.estimate.instances import list_prices
+from neurontools.estimate.report import dollars
+from neurontools.estimate.training import training_cost
+from tests.harness.counted_runs import counted, summary
 from tests.harness.paths import ROOT
 
 TODAY = date(2026, 11, 22)
@@ -118,111 +116,9 @@ def test_a_wrong_file_is_a_line(tmp_path: Path, read: Callable[[Path], object], 
     assert "\n" not in str(refused.value)
 
 
-def test_counted_listed_and_estimated_stand_apart() -> None:
-    made = [estimate(counted(), "trn1.32xlarge", epoch_samples=1000)]
-    assert "Not predicted" not in format_estimates(made, TODAY)
-    told = format_estimates(made, TODAY, lists_unpredicted=True)
-    for line in (
-        "a step   2.0 TFLOP (100% fp32), 1 execution",
-        "HBM (counted)    10.0 GiB of 16.0 GiB a core, 6.0 GiB left",
-        "weights 1.0 GiB, gradients 1.0 GiB, optimizer 2.0 GiB, activations and the rest 6.0 GiB",
-        "16 a worker, if all but weights, gradients and optimizer grows with it",
-        "cores (counted)  1 used of 32 paid",
-        "price (list)     $21.5/h on demand (us-east-1, 2026-07-20)",
-        "to $0.247 an epoch\n",
-        "to $7.72 with all 32 cores as busy, for which you pay\n",
-        "\n\nwhat if (estimate)\n",
-        "Not predicted: autocast (AMP)",
-    ):
-        assert line in told
-    assert f"contained the measurement for {ROWS_HELD} of {ROWS} published rows" in " ".join(told.split())
-    assert "step (estimate)" in told
-    assert "Warning" not in told
-    assert "older than a year" in format_estimates([estimate(counted(), "trn1.32xlarge")], date(2028, 1, 1))
-    assert max(map(len, told.splitlines())) <= 130
-
-
-CALIBRATION = Calibration.of([CalibrationRow("trn1.32xlarge", "fp32", 8, 8 / 0.3)], counted().flops / 8)
-UNCOUNTED = {"samples_total": None, "batches_total": None, "batch_samples": None}
-
-
-@pytest.mark.parametrize(
-    ("changes", "instance_type", "calibration", "lines"),
-    [
-        (
-            {"hbm_peak_bytes": 20 * GIB},
-            "trn1.32xlarge",
-            None,
-            ["trn1.32xlarge      DOES NOT FIT: 4.0 GiB too much\n", "  samples/s        -\n", "(estimate)  -: the run"],
-        ),
-        ({"workers": 3}, "inf2.xlarge", None, ["DOES NOT FIT: 3 workers, 2 cores"]),
-        (UNCOUNTED, "trn2u.48xlarge", None, ["  largest batch    -\n", "  samples/s        -\n", "with --prices"]),
-        ({}, "trn1.32xlarge", CALIBRATION, ["calibrated on 1 measured row(s)"]),
-    ],
-)
-def test_what_does_not_fit_is_unknown_or_was_calibrated_is_said(
-    changes: dict[str, object], instance_type: str, calibration: Calibration | None, lines: list[str]
-) -> None:
-    told = format_estimates([estimate(counted(**changes), instance_type, calibration=calibration)], TODAY)
-    assert [line for line in lines if line not in told] == []
-    assert ("unmeasured model of the family" in told) == (calibration is None)
-
-
-def test_several_types_are_a_table() -> None:
-    names = ("trn1.32xlarge", "inf2.xlarge", "trn2.48xlarge", "trn2u.48xlarge")
-    told = format_estimates([estimate(counted(), name) for name in names], TODAY)
-    rows = [line for line in told.splitlines() if line.startswith(("| trn", "| inf"))]
-    assert len(rows) == 4
-    assert "(Capacity Block)" in rows[2]
-    assert rows[3].rstrip(" |").endswith("-")
-    assert "ALL CORES BUSY" in told
-    full = format_estimates([estimate(counted(workers=2), name) for name in ("inf2.xlarge", "trn1.2xlarge")], TODAY)
-    assert "ALL CORES BUSY" not in full
-
-
-def test_what_does_not_fit_has_no_times_and_measurements_of_other_instances_are_marked() -> None:
-    row = CalibrationRow("p4d.24xlarge", "bf16", batch=32, samples_per_second=1392.64, workers=8)
-    price = Price("p4d.24xlarge", "SageMaker", 37.69, None, None, "the article")
-    peers = [peer_measurement(row, [price], 3_600_000), peer_measurement(replace(row, workers=None), [], None)]
-    made = [estimate(counted(workers=workers), "inf2.xlarge", epoch_samples=3_600_000) for workers in (2, 3)]
-    told = format_estimates(made, TODAY, peers=peers)
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in told.splitlines() if line.startswith("| ")]
-    unknown = ["-"] * 3
-    assert cells[3][3:8] == ["NO: 3 workers, 2 cores", "3 of 2", *unknown]
-    assert cells[3][9:] == unknown
-    assert cells[4] == [
-        *("p4d.24xlarge (your row)", "32", *unknown, "183.8 ms", "-", "1,393", "$37.69 (SageMaker)"),
-        *("$1.92", "$7.52", "$27.06"),
-    ]
-    assert cells[5] == ["p4d.24xlarge (your row)", "32", *unknown, "-", "-", "1,393", "-", *unknown]
-    assert "measurements that you gave" in told
-    assert (row.is_peer, replace(row, instance_type="trn1.2xlarge").is_peer) == (True, False)
-    assert peer_document(peers[0])["costs"][0]["million_samples_usd"] == pytest.approx([7.5176] * 2, rel=1e-4)
-    assert estimate_document(made[1])["estimated"]["step_seconds"] is None
-
-
-def test_other_batches_are_called_calculated() -> None:
-    run = counted()
-    for names in (["trn1.32xlarge"], ["trn1.32xlarge", "inf2.xlarge"]):
-        for batch, origin in ((None, "(counted)"), (16, "(calculated)")):
-            made = [estimate(scale_run(run, None, batch), name) for name in names]
-            told = format_estimates(made, TODAY, run)
-            assert {"(counted)", "(calculated)"} & set(told.split()) == {origin}
-
-
 def test_dollars_have_three_digits() -> None:
     told = {0.0: "$0.00", 5.687e-05: "$0.0000569", 0.0504: "$0.0504", 0.999: "$0.999", 4.561: "$4.56", 1234.5: "$1,234"}
     assert {usd: dollars(usd) for usd in told} == told
-
-
-def test_the_document_has_the_same_and_is_json() -> None:
-    made = estimate(counted(), "trn1.32xlarge")
-    read = json.loads(json.dumps(estimate_document(made), allow_nan=False))
-    assert read["counted"]["largest_batch"] == 16
-    assert read["estimated"]["step_seconds"] == [made.step.total.low, made.step.total.high]
-    assert read["costs"][0]["date"] == "2026-07-20"
-    assert read["coverage"] == [ROWS_HELD, ROWS]
-    assert {each["change"] for each in read["what_ifs"]} == {each.change for each in made.what_ifs}
 
 
 def test_the_errors_against_published_trainings_are_those_of_the_documents(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Trainings as neuron-run counts them, made by hand."""
+"""Trainings and models as neuron-run counts them, made by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 from neurontools.estimate import CountedRun
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
+BERT = ["aten::embedding", "aten::linear", "aten::_scaled_dot_product_flash_attention_for_cpu"]
 
 
 def summary(**changes: Any) -> dict[str, Any]:
@@ -40,3 +41,13 @@ def summary(**changes: Any) -> dict[str, Any]:
 def counted(**changes: Any) -> CountedRun:
     """That summary, read."""
     return CountedRun.from_summary(summary(**changes))
+
+
+def bert(**changes: Any) -> dict[str, Any]:
+    """A summary of 100 executions of BERT-base in bfloat16, 128 tokens, batch 1, on both cores of an inf2.xlarge."""
+    model = {
+        "name": "Bert", "batch_samples": 1, "executions_total": 100, "padded_samples": 0, "cores_per_execution": 1,
+        "cores": [0, 1], "flops_by_dtype": {"bfloat16": 22.35e9}, "moved_bytes": 210 * MIB, "weight_bytes": 200 * MIB,
+        "code_bytes": 0, "activation_bytes": 10 * MIB, "operators": BERT,
+    }  # fmt: skip
+    return summary(steps_total=0, traced_models=[model | changes]) | {"instance_type": "inf2.xlarge"}

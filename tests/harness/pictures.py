@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from itertools import groupby
@@ -96,3 +97,9 @@ def is_as_stored(drawn: str, path: Path) -> bool:
         path.parent.mkdir(exist_ok=True)
         path.write_text(drawn, encoding="utf-8")
     return without_version(path.read_text("utf-8")) == without_version(drawn)
+
+
+def rounded(document: object) -> str:
+    """The document on a line, its numbers with six digits."""
+    text = json.dumps(document, allow_nan=False)
+    return json.dumps(json.loads(text, parse_float=lambda number: float(f"{float(number):.6g}")))
