@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import Any
 import pytest
 
 from neurontools.diagnose.level2 import DeviceTests
-from neurontools.diagnose.level3 import Link, judged_links, judged_load
-from neurontools.diagnose.results import DiagReport, Outcome, TestResult, report_text
+from neurontools.diagnose.results import Outcome, TestResult
 from neurontools.diagnose.table import TESTS
 from neurontools.diagnose.workload_process import SIMULATED_STACK
 from neurontools.faults.kinds import KINDS
@@ -158,30 +156,6 @@ def test_the_losses_of_the_training_are_exact(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "neurontools.runtime", str(script)]
     done = python_process.run(command, loaded=python_process.TORCH, text=True)
     assert done.stdout == "True\n"
-
-
-def test_a_core_that_becomes_slow_under_load_fails() -> None:
-    results = [TestResult("sustained", Outcome.PASS, "", "", 0, core, 1e12) for core in range(3)]
-    early: dict[int | None, float] = {0: 1e12, 1: 1.7e12, 2: 1.1e12}
-    judged = {
-        simulated: [each.outcome for each in judged_load(results, early, is_simulated=simulated)]
-        for simulated in (True, False)
-    }
-    assert judged[True] == [Outcome.PASS] * 3
-    assert judged[False] == [Outcome.PASS, Outcome.FAIL, Outcome.PASS]
-    throttled = list(judged_load(results, early, is_simulated=False))[1]
-    assert throttled.reason == "under load, the speed fell from 1.7 TFLOPS to 1.0 TFLOPS"
-
-
-def test_a_line_of_links_names_no_device_of_another_line() -> None:
-    lines = {number: {"outcome": "pass", "measured": rate} for number, rate in enumerate((9.0, 4.0, 9.0))}
-    judged = [*judged_links([Link(0, peer) for peer in range(1, 4)], lines, "")]
-    text = report_text(DiagReport(3, "trn1.32xlarge", True, 16, 0.0, 1.0, "", "", tuple(judged)))
-    assert re.search(
-        r"^links +pass +2 links +bytes return intact; about as fast as the median link", text, re.MULTILINE
-    )
-    assert re.search(r"^links +fail +link 0-2 ", text, re.MULTILINE)
-    assert "1 test failed: links between devices 0 and 2" in text
 
 
 class TimeIsOver(Exception):
