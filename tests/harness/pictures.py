@@ -64,11 +64,13 @@ def _styles(line: Line) -> str:
     return ", ".join(f"{line_width(tuple(run))} {style}" for style, run in groupby(line, key=itemgetter(1)))
 
 
-def style_texts(theme: str) -> str:
-    """Returns a line for each style: its colours and attributes in a theme."""
-    names = [*THEMES[theme].styles, f"text{SELECTED}", f"text{FOUND}"]
-    texts = (re.sub(r"not \w+ ", "", str(rich_style(theme, name))) for name in names)
-    return "".join(f"{name}: {text}\n" for name, text in zip(names, texts, strict=True))
+def style_texts() -> str:
+    """Returns a line for each style: its colours and attributes in each theme."""
+    lines = [" | ".join(("style", *THEMES))]
+    for name in (*THEMES["dark"].styles, f"text{SELECTED}", f"text{FOUND}", f"dim{FOUND}", f"key{SELECTED}"):
+        texts = (re.sub(r"not \w+ ", "", str(rich_style(theme, name))) for theme in THEMES)
+        lines.append(" | ".join((name, *texts)))
+    return "\n".join(lines) + "\n"
 
 
 async def screenshot(theme: str, load: str, keys: str) -> str:

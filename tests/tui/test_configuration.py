@@ -171,6 +171,9 @@ def test_the_manual_page_has_every_key_and_style() -> None:
     listed = re.findall(r'^\.It Ic "\\&(.*)"\n(.*)$', page, re.MULTILINE)
     assert [shown for shown, _ in listed] == [action.shown for action in keys.ACTIONS]
     for (_, about), action in zip(listed, keys.ACTIONS, strict=True):
+        spelled = {"Esc": "escape", "+": "+, =", "1-9": ", ".join("123456789"), "PgUp": "pageup", "PgDn": "pagedown"}
+        named = spelled.get(action.shown, action.shown).split(", ")
+        assert {textual_key(key) for key in named} == set(action.keys)
         assert about.replace("\\(aq", "'").casefold() == f"{action.text}.".casefold()
     section = MANUAL.partition("The styles are\n")[2].partition("\n.Pp\n")[0]
     assert section.replace(".Cm", "").replace("and", "").replace(",", "").split()[:-1] == list(THEMES["dark"].styles)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.cli.ls.fleet import fleet_health_text, fleet_table
+from neurontools.fleet.document import csv_text, document, document_json
 from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.jobs import fleet_jobs
 from neurontools.fleet.models import fleet_models
@@ -20,7 +22,9 @@ from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
 from neurontools.views.drawing.lines import THEMES, line_width, plain_text
 from neurontools.views.fleet_hosts import group_alike, list_rows
 from neurontools.views.fleet_page import FleetContext, fleet_lines, fleet_page, matches_filter
+from tests.harness.document_lines import document_lines
 from tests.harness.fleet import live, lost
+from tests.harness.full_host import full_host
 from tests.harness.pictures import is_as_stored
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import snapshot_of
@@ -84,12 +88,23 @@ def test_the_page_is_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     job = SummaryJob("slow", 4, 2, 8, 0.5, 2.5, 0.31, Severity.WARNING, "run", (0, 1, 8), state="compiling")
-    states = [*HOSTS[:4], live("second", AT_WORK, jobs=(replace(job, world_size=8),), job_count=1)]
+    states = [
+        *HOSTS[:4],
+        live("full", full_host()[-1]),
+        live("second", AT_WORK, jobs=(replace(job, world_size=8),), job_count=1),
+    ]
     grouped = replace(context(states), rows=list_rows(states, worst_first, "type"), group_by="type", filter_text="a")
     pages = [fleet_page(context(states), 100, 24), fleet_page(context(states), 160, 30), fleet_page(grouped, 240, 40)]
-    lines = [plain_text(line).rstrip() for page in pages for line in page.lines]
+    lines = [
+        f"{plain_text(line)}  {', '.join(dict.fromkeys(style for text, style in line if text.strip()))}".rstrip()
+        for page in pages
+        for line in page.lines
+    ]
     lines += map(plain_text, fleet_lines(context(states, cursor=-1), 120))
-    lines += [fleet_table(states), fleet_health_text(states)]
+    few = [states[4], HOSTS[4]]
+    answer = document(few, 100.0, 1.7e9, ("hosts:3: wrong",), "type", jobs=fleet_jobs(few), models=fleet_models(few))
+    lines += [fleet_table(states), fleet_health_text(states), csv_text(None) + csv_text(answer)]
+    lines += document_lines(json.loads(document_json(answer)), "hosts")
     assert is_as_stored("\n".join(lines), GOLDEN / "fleet.txt"), "fleet.txt differs; UPDATE_GOLDEN=1 writes it anew"
 
 

@@ -31,6 +31,7 @@ from neurontools.views.query_fields import FIELDS, OutputFormat, field_help, que
 from neurontools.views.recording_summary import recording_summary_json, recording_summary_text
 from neurontools.views.screen import page_named
 from neurontools.views.top_document import top_csv, top_document, top_json
+from tests.harness.document_lines import document_lines
 from tests.harness.full_host import full_host
 from tests.harness.pictures import is_as_stored
 
@@ -43,21 +44,6 @@ PEAK = 95e12
 def _fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-
-
-def listed(document: object, name: str) -> Iterator[str]:
-    """The parts of a JSON document, a line for each that is short."""
-    text = json.dumps(document)
-    if len(text) < 1500 or not isinstance(document, dict | list):
-        yield f"{name} {text}"
-    elif isinstance(document, list):
-        for number, each in enumerate(document):
-            yield from listed(each, f"{name}[{number}]")
-    else:
-        inner = {key: each for key, each in document.items() if "{" in json.dumps(each)}
-        yield f"{name} {json.dumps({key: each for key, each in document.items() if key not in inner})}"
-        for key, each in inner.items():
-            yield from listed(each, f"{name}.{key}")
 
 
 def drawn(page: str, width: int, height: int, **choices: Any) -> Iterator[str]:
@@ -110,7 +96,7 @@ def test_documents_are_as_stored() -> None:
         "summary": recording_summary_json(b),
     }
     lines = [line.rstrip() for text in texts for line in text.splitlines()]
-    lines += [line for name, text in documents.items() for line in listed(json.loads(text), name)]
+    lines += [line for name, text in documents.items() for line in document_lines(json.loads(text), name)]
     pid = NOW.processes[0].pid
     for page in (
         drawn("processes", 320, 4, columns=tuple(column.key for column in EVERY_COLUMN)),

@@ -14,7 +14,7 @@ import pytest
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import HostState
 from neurontools.fleet.summary import SummaryJob
-from neurontools.model import Severity
+from neurontools.model import Severity, Snapshot
 from neurontools.views.screen import PAGES
 from neurontools.web.document import PageFrame, notice_document, page_document
 from neurontools.web.nodes import html, node
@@ -84,7 +84,7 @@ def test_each_page_is_as_stored(host: HostView, monkeypatch: pytest.MonkeyPatch)
     further = [f"{page.name}?" for page in PAGES[1:]] + ["overview?tree=1", f"processes?details={process}"]
     stored += [html(small.draw(parse_page_query(*address.split("?")))[1]) for address in further]
     stored.append(html(host.draw(PageQuery("topology", device=5))[1]))
-    hosts = of_users(shows_users=True)
+    hosts = of_users(shows_users=True, snapshot=moments[-1])
     stored += [html(hosts.draw(PageQuery("hosts", group=group, open="user=ada"))[1]) for group in ("", "user")]
     lines = re.sub(r"(?=<(?:main|section|table|tr|li class|figure|dl|svg)\b)", "\n", "\n".join(stored))
     shown = re.sub(r"every 5 s, [0-9:]{8}", "every 5 s, now", lines)
@@ -189,9 +189,9 @@ def choices(page: Element, name: str) -> tuple[list[str], list[str]]:
     return [each.text for each in found.all("a")], [each.text for each in found.all(**{"aria-current": "page"})]
 
 
-def of_users(*, shows_users: bool) -> FleetView:
+def of_users(*, shows_users: bool, snapshot: Snapshot = SNAPSHOT) -> FleetView:
     job = SummaryJob("train", 2, 1, 1, None, None, None, Severity.OK, users=("ada",), user_count=1)
-    a, b = (live(name, SNAPSHOT, jobs=(job,), job_count=1, further_users=(), user_count=1) for name in "ab")
+    a, b = (live(name, snapshot, jobs=(job,), job_count=1, further_users=(), user_count=1) for name in "ab")
     feed = StillHosts(*(replace(each, received_at_seconds=None) for each in (a, b)), lost("gone", "no route"))
     return FleetView("/top/", feed, lambda name: f"/run/{name}.sock", PrivacyFilter(shows_users=shows_users))
 
