@@ -43,6 +43,12 @@ def pytest_configure() -> None:
             signal.signal(number, handler)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Two workers more than CPUs: many tests wait for the processes that they start."""
+    return len(os.sched_getaffinity(0)) + 2
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks long tests as slow and starts them first."""
