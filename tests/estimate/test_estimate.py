@@ -72,12 +72,6 @@ def test_what_is_left_of_the_memory_and_the_batch_that_fills_it(
     assert fit.rest_bytes == (None if rest is None else rest * GIB)
 
 
-def test_more_workers_than_cores_do_not_fit() -> None:
-    fit = estimate(counted(workers=3), "inf2.xlarge").fit
-    assert not fit.fits
-    assert (fit.worker_count, fit.core_count) == (3, 2)
-
-
 def test_a_machine_has_logical_cores_and_their_share_of_the_memory() -> None:
     trn1, trn2 = InstanceHardware.from_catalog(TRN1), InstanceHardware.from_catalog("trn2.48xlarge")
     assert (trn1.core_count, trn1.core_memory_bytes) == (32, 16 * GIB)
@@ -130,14 +124,6 @@ def test_collectives_wait_only_where_there_are_others() -> None:
     two = step_time(replace(alone, worker_count=2), machine).collectives
     assert two.low == pytest.approx(58e-6 + GIB / 103.9e9)
     assert two.high == pytest.approx(300e-6 + GIB / 52.8e9)
-
-
-def test_rates_follow_from_the_time_of_a_step() -> None:
-    made = estimate(counted(workers=2), TRN1)
-    assert made.samples_per_second is not None
-    assert made.mfu is not None
-    assert made.samples_per_second.high == pytest.approx(16 / made.step.total.low)
-    assert made.mfu.low == pytest.approx(2e12 / 95e12 / made.step.total.high)
 
 
 HOST_BOUND = {"flop_total": 1e9, "flops_by_dtype": {"bfloat16": 1e9}, "moved_bytes": 0}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from neurontools.estimate import EstimateError, Interval, counted_models, estimate_inference
 from neurontools.estimate.families import CAUSAL_ATTENTION, ModelFamily, family_of
 from neurontools.estimate.inference import LATENCY_FITS
-from neurontools.estimate.inference_report import format_inference, inference_document
 from neurontools.estimate.inference_rules import INFERENCE_RULES
 from neurontools.estimate.instances import InstanceHardware
 from neurontools.estimate.rules import find_advice
@@ -82,13 +80,6 @@ def test_latency_is_that_of_published_rows_and_throughput_uses_all_cores() -> No
     slow = counted_models(bert(moved_bytes=100 * GIB))[0]
     bandwidth = InstanceHardware.from_catalog("inf2.xlarge").memory_bytes_per_second or 0
     assert estimate_inference(slow, "inf2.xlarge").traced.latency_seconds.high > 100 * GIB / bandwidth
-
-
-def test_a_model_of_more_ranks_than_cores_does_not_fit_and_has_no_cost() -> None:
-    made = estimate_inference(counted_models(bert(cores_per_execution=4, cores=[0, 1, 2, 3]))[0], "inf2.xlarge")
-    assert (made.traced.fits, made.traced.million_usd, made.traced.executions_per_second.high) == (False, None, 0)
-    assert "DOES NOT FIT" in format_inference([made], date(2026, 11, 22))
-    assert json.loads(json.dumps(inference_document(made), allow_nan=False))["counted"]["fits"] is False
 
 
 @pytest.mark.parametrize(

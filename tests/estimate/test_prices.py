@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from neurontools import catalog
-from neurontools.estimate import EstimateError, Interval, estimate, read_prices, read_rows
+from neurontools.estimate import EstimateError, estimate, read_prices, read_rows
 from neurontools.estimate.calibration import (
     BEST_ETA,
     DECODER_ETA,
@@ -23,7 +23,6 @@ from neurontools.estimate.calibration import (
 )
 from neurontools.estimate.instances import list_prices
 from neurontools.estimate.report import dollars
-from neurontools.estimate.training import training_cost
 from tests.harness.counted_runs import counted, summary
 from tests.harness.paths import ROOT
 
@@ -61,19 +60,6 @@ def test_one_s_own_prices_come_first(tmp_path: Path) -> None:
     assert costs[0].price.text() == "$9.5/h spot (eu-north-1, 2026-11-01)"
     (without,) = (price for price in prices if price.instance_type == "p4d.24xlarge")
     assert (without.kind, without.region, without.read_on, without.source) == ("own price", None, None, str(path))
-
-
-def test_costs_follow_from_time_and_samples() -> None:
-    price = list_prices("inf2.xlarge")[0]
-    made = training_cost(price, Interval(1.0, 2.0), 16.0, 3_600_000)
-    assert made.thousand_steps_usd is not None
-    assert made.thousand_steps_usd.low == pytest.approx(0.7582 / 3.6)
-    assert made.million_samples_usd is not None
-    assert made.epoch_usd is not None
-    assert made.million_samples_usd.high == pytest.approx(2 * 0.7582 / 3600 / 16 * 1e6)
-    assert made.epoch_usd.high == pytest.approx(3.6 * made.million_samples_usd.high)
-    unknown = training_cost(price, Interval(1.0, 2.0), None, 3_600_000)
-    assert (unknown.million_samples_usd, unknown.epoch_usd) == (None, None)
 
 
 PRICE = '[[price]]\ninstance_type = "a"\n'

@@ -26,34 +26,33 @@ DECODER = ["aten::embedding", "aten::bmm", "aten::_softmax", "aten::rsqrt"]
 UNCOUNTED = {"samples_total": None, "batches_total": None, "batch_samples": None, "optimizer_state_bytes": None}
 # Of each run: what is changed, the instance type, and the samples of an epoch.
 RUNS: list[tuple[dict[str, Any], str, int | None]] = [
-    ({}, TRN1, 1000),
-    ({"workers": 2, "collectives_total": 25, "collective_bytes": 10 * GIB, "hbm_peak_bytes": 14 * GIB}, TRN1, None),
-    ({"hbm_peak_bytes": 20 * GIB}, TRN1, None),
+    ({"workers": 2, "collectives_total": 25, "collective_bytes": 10 * GIB, "hbm_peak_bytes": 14 * GIB}, TRN1, 1000),
     ({"workers": 3, "operators": DECODER, "flops_by_dtype": {"float32": 5e12, "bfloat16": 15e12}}, "inf2.xlarge", None),
     ({"operators": ["aten::convolution"], "samples_total": 80_000, "batch_samples": 8000}, "trn2.48xlarge", None),
-    ({"executions_total": 100, "executed_tensors_total": 400_000, "collectives_total": 3000}, "trn1.2xlarge", None),
     (UNCOUNTED, "trn2u.48xlarge", None),
+    ({"hbm_peak_bytes": 20 * GIB}, TRN1, None),
+    ({"executions_total": 100, "executed_tensors_total": 400_000, "collectives_total": 3000}, "trn1.2xlarge", None),
 ]
 
 
 def trainings() -> Iterator[str]:
-    """Each run by itself, then tables of several types, batches and measurements."""
-    for changes, name, epoch in RUNS:
-        made = estimate(counted(**changes), name, epoch_samples=epoch)
-        yield format_estimates([made], TODAY, lists_unpredicted=epoch is not None)
-        yield rounded(estimate_document(made))
+    """The texts of some runs and the documents of all, then tables of several types, batches and measurements."""
+    made = [estimate(counted(**changes), name, epoch_samples=epoch) for changes, name, epoch in RUNS]
+    for each in made[:4]:
+        yield format_estimates([each], TODAY, lists_unpredicted=each.run.worker_count == 2)
+    yield from (rounded(estimate_document(each)) for each in made)
     calibrated = estimate(counted(), TRN1, calibration=CALIBRATION)
     yield format_estimates([calibrated], LATER)
     yield rounded(estimate_document(calibrated))
     yield format_estimates([estimate(counted(), name) for name in (TRN1, "trn2.48xlarge", "trn2u.48xlarge")], TODAY)
     run = counted(workers=2)
-    made = estimate(scale_run(run, None, 16), "inf2.xlarge", epoch_samples=3_600_000)
+    larger = estimate(scale_run(run, None, 16), "inf2.xlarge", epoch_samples=3_600_000)
     too_many = estimate(scale_run(run, Degrees(4, 2), 8), "inf2.xlarge")
     row = CalibrationRow("p4d.24xlarge", "bf16", batch=32, samples_per_second=1392.64, workers=8)
     price = Price("p4d.24xlarge", "SageMaker", 37.69, None, None, "the article")
     peers = [peer_measurement(row, [price], 3_600_000), peer_measurement(replace(row, workers=None), [], None)]
-    yield format_estimates([made, too_many], TODAY, run, peers=peers)
-    yield format_estimates([made], TODAY, run)
+    yield format_estimates([larger, too_many], TODAY, run, peers=peers)
+    yield rounded(estimate_document(larger))
     yield from (rounded(peer_document(peer)) for peer in peers)
 
 

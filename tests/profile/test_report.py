@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,19 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools import catalog
-from neurontools.profile import ColumnTable, Engine, Profile, ProfileState, Span, SpanKind, SpanTotal, TrainingStep
+from neurontools.profile import ColumnTable, Profile, ProfileState, Span, SpanKind, SpanTotal, TrainingStep
 from neurontools.profile.analysis.comparison import compare
 from neurontools.profile.analysis.evidence import profile_evidence
 from neurontools.profile.analysis.memory import levels_over_time
-from neurontools.profile.analysis.operators import FlameFrame, build_flame_tree, largest_uses, seconds_by_engine
 from neurontools.profile.analysis.report import build_report, latest_run
-from neurontools.profile.analysis.steps import TimeSplit, group_steps, latest_steps_timeline, slowest_steps, step_times
+from neurontools.profile.analysis.steps import group_steps, latest_steps_timeline, slowest_steps, step_times
 from neurontools.profile.analysis.topology import LinkKind, find_topology
 from neurontools.profile.analysis.verdict import Bound, find_verdict
 from neurontools.profile.collective_traffic import sent_bytes
 from neurontools.profile.profile import GraphTotal, MemoryLevels
 from neurontools.views.profile_report import place_text
-from tests.harness.trained_profiles import BYTES, COLLECTIVE_NS, COMPUTE_NS, FLOPS, PEAK_STEP, STEP_NS, trained
+from tests.harness.trained_profiles import COLLECTIVE_NS, COMPUTE_NS, FLOPS, PEAK_STEP, STEP_NS, trained
 
 
 def steps_of(*durations_ns: int) -> ColumnTable[TrainingStep]:
@@ -31,27 +30,6 @@ def steps_of(*durations_ns: int) -> ColumnTable[TrainingStep]:
         rows.append(TrainingStep(number, begun, begun + took, 0, 0, 0, took // 2, 0, 1, 10))
         begun += took
     return ColumnTable.from_rows(TrainingStep, rows)
-
-
-def test_a_run_is_judged_without_its_first_step_by_the_parts_that_were_recorded_and_the_rest_is_the_hosts() -> None:
-    (rank,) = build_report(trained(10)).ranks
-    assert (rank.times is not None and rank.times.count, len(rank.profile.steps)) == (9, 10)
-    assert rank.first_step is not None
-    assert (rank.first_step.step, rank.first_step.split.compile_seconds) == (1, 0.09)
-    split = build_report(trained(10)).split
-    by_step = {field.name: getattr(split, field.name) / 9 * 1e9 for field in fields(TimeSplit)}
-    assert by_step == pytest.approx(
-        {
-            "total_seconds": STEP_NS,
-            "host_seconds": STEP_NS - 150_000 - COMPUTE_NS - COLLECTIVE_NS,
-            "compile_seconds": 0,
-            "input_wait_seconds": 100_000,
-            "transfer_seconds": 50_000,
-            "compute_seconds": COMPUTE_NS,
-            "collective_seconds": COLLECTIVE_NS,
-        }
-    )
-    assert split.busy_ratio == pytest.approx((COMPUTE_NS + COLLECTIVE_NS) / STEP_NS)
 
 
 def test_a_profile_of_later_steps_leaves_none_out_and_without_steps_the_whole_time_is_split() -> None:
@@ -88,40 +66,6 @@ def test_stretches_hold_every_step_once_and_their_means_add_up(count: int, most:
     )
     total = sum(each.mean.total_seconds * (each.last_step - each.first_step + 1) for each in found)
     assert total * 1e9 == pytest.approx(sum(range(1, count + 1)))
-
-
-def test_operators_and_graphs_are_summed_up_with_exact_flops_and_bytes() -> None:
-    made = build_report(trained(10, 2))
-    assert sum(use.flops for use in made.operators) == made.flops == 20 * FLOPS
-    assert sum(use.bytes for use in made.operators) == 20 * BYTES
-    assert sum(use.seconds for use in made.operators) == pytest.approx(20 * (COMPUTE_NS + COLLECTIVE_NS) / 1e9)
-    forward = made.operators[0]
-    assert (forward.name, str(forward.place), forward.is_backward) == ("aten::mm", "/home/me/train.py:12", False)
-    assert forward.count == 20
-    assert forward.seconds_by_rank == pytest.approx([0.002, 0.002])
-    assert [use.name for use in largest_uses(made.operators, lambda use: use.flops, 9)] == ["aten::mm", "aten::mm"]
-    assert next(iter(seconds_by_engine(made.operators))) is Engine.TENSOR
-    (graph,) = made.graphs  # one hash on all ranks
-    assert (graph.executions, graph.compile_seconds, graph.was_cached) == (20, 0.09, False)
-    assert (graph.reason, str(graph.place)) == ("the first one", "/home/me/train.py:31")
-
-
-def sums_match(frame: FlameFrame) -> bool:
-    if not frame.below:
-        return True
-    below = frame.below.values()
-    return sum(each.flops for each in below) == frame.flops and all(map(sums_match, below))
-
-
-def test_the_flame_graph_is_modules_then_lines_then_operators_and_loses_nothing() -> None:
-    made = trained(10)
-    root = build_flame_tree(made)
-    assert root.seconds == pytest.approx(sum(use.seconds for use in build_report(made).operators))
-    assert (root.flops, root.bytes) == (10 * FLOPS, 10 * BYTES)
-    linear = root.below["Net"].below["encoder"].below["Linear"]
-    assert [frame.name for frame in linear.ordered()] == ["train.py:12", "train.py:12 (backward)"]
-    assert list(linear.ordered()[0].below) == ["aten::mm"]
-    assert sums_match(root)
 
 
 def test_the_peak_is_exact_and_says_what_lay_there() -> None:
@@ -259,23 +203,6 @@ def test_what_only_one_run_has_is_told() -> None:
     assert changed == {("aten::mm", False, True), ("aten::bmm", True, False)}
     assert [graph.hash_text for graph in compared.only_a_graphs] == ["8d1f"]
     assert [graph.reason for graph in compared.only_b_graphs] == ["an input grew"]
-
-
-def test_the_latest_steps_of_all_ranks_are_on_one_clock() -> None:
-    made = trained(10, 2, slow_rank=1)
-    found = latest_steps_timeline(made, 2)
-    assert found is not None
-    assert (found.first_step, found.last_step) == (9, 10)
-    assert [(lane.rank, lane.core) for lane in found.lanes] == [(0, None), (0, 0), (1, None), (1, 1)]
-    (on_host, on_core) = found.lanes[:2]
-    assert [piece.part for piece in on_host.pieces] == ["transfer", "transfer"]
-    assert [piece.part for piece in on_core.pieces] == ["execute", "collectives"] * 2
-    executions = made[0].executions[-2:]
-    assert [piece.start_ns for piece in on_core.pieces[::2]] == list(executions.column("start_ns"))
-    assert [piece.end_ns for piece in on_core.pieces[1::2]] == list(executions.column("end_ns"))
-    assert all(
-        found.start_ns <= piece.start_ns < piece.end_ns <= found.end_ns for lane in found.lanes for piece in lane.pieces
-    )
 
 
 def test_ranks_without_a_common_clock_or_step_have_no_common_timeline() -> None:

@@ -36,12 +36,6 @@ def told(*arguments: str | Path) -> Done:
 def test_show_prints_the_report(run: Path) -> None:
     done = told("show", run)
     assert (done.returncode, done.stderr) == (0, "")
-    for title in ("Step time", "Ranks", "Modules by time", "Operators by time", "Graphs", "Memory", "Collectives"):
-        assert f"─ {title} ─" in done.stdout
-    assert "─ Verdict: compute-bound ─" in done.stdout
-    assert done.stdout.index("─ Verdict") < done.stdout.index("─ Step time"), "the answer comes first"
-    assert "ranks waiting for rank 1: it has 0.3 ms more execution a step" in done.stdout
-    assert "straggler: rank 1 waits least in collectives" in done.stdout
     assert b"- Step time -" in told("show", run, "--ascii").stdout.encode("ascii")
     assert told("show", run, "--csv").stdout.splitlines()[0].startswith("name,engine,line,")
     assert len(told("show", run, "--csv", "--table", "steps").stdout.splitlines()) == 41

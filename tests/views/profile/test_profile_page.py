@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -31,7 +29,7 @@ from tests.harness.examples import examples
 from tests.harness.html_page import html_tree
 from tests.harness.pictures import is_as_stored
 from tests.harness.profiles import profiles
-from tests.harness.trained_profiles import FLOPS, trained
+from tests.harness.trained_profiles import trained
 
 GOLDEN = Path(__file__).parent / "golden"
 WIDTH = 140
@@ -163,29 +161,11 @@ def test_the_page_has_every_section_and_its_figures() -> None:
     assert any(each.startswith("Linear: ") and "GFLOP" in each for each in found)
 
 
-def test_the_document_has_the_exact_counts() -> None:
-    found = json.loads(profile_json(build_report(trained(10, 2))))
-    assert found["flop_total"] == sum(each["flop_total"] for each in found["operators"]) == 20 * FLOPS
-    assert [each["rank"] for each in found["ranks"]] == [0, 1]
-    assert found["ranks"][0]["peak"]["shares"][0]["line"] == "/home/me/train.py:31"
-    assert found["device_time"] == "times are of the simulated device (CPU)"
-
-
-def table(made: list[Profile], name: str) -> list[dict[str, Any]]:
-    return list(csv.DictReader(io.StringIO("".join(profile_csv_lines(build_report(made), name)))))
-
-
-def test_tables_have_a_row_for_each_thing() -> None:
-    made = trained(10, 2)
-    assert len(table(made, "steps")) == 20
-    assert len(table(made, "ranks")) == 2
-    assert len(table(made, "graphs")) == 1
-    operators = table(made, "operators")
-    assert sum(int(row["flop_total"]) for row in operators) == 20 * FLOPS
-    assert operators[0]["line"] == "/home/me/train.py:12"
+def test_a_cell_is_no_formula_of_a_spreadsheet() -> None:
     (profile,) = trained(3)
     formula = replace(profile, operators=tuple(replace(each, name="=cmd()") for each in profile.operators))
-    assert table([formula], "operators")[0]["name"] == "'=cmd()"
+    lines = profile_csv_lines(build_report([formula]), "operators")
+    assert next(csv.DictReader(lines))["name"] == "'=cmd()"
 
 
 def test_a_difference_tells_what_changed_and_leaves_out_what_did_not() -> None:
