@@ -26,7 +26,7 @@ from neurontools.rpc.convert import to_message
 from tests.harness import chromium, still_feed
 from tests.harness.command import call_main
 from tests.harness.full_host import full_host
-from tests.harness.perfetto_trace import Read, packet_lines, read
+from tests.harness.perfetto_trace import Read, packet_text, read
 from tests.harness.perfetto_ui import FOLDERS, perfetto_ui
 from tests.harness.pictures import is_as_stored
 from tests.harness.still_feed import write_recording
@@ -141,10 +141,8 @@ def test_cores_are_the_logical_ones_and_memory_is_by_category() -> None:
 def test_the_packets_of_a_host_are_as_stored() -> None:
     before, now = full_host()
     trace = HostTrace()
-    content = trace.add_snapshot(before.taken_at_seconds, before, ())
-    content += trace.add_snapshot(now.taken_at_seconds, now, events_between(to_message(before), to_message(now)))
-    lines = packet_lines(content + trace.end())
-    assert is_as_stored("\n".join(lines) + "\n", GOLDEN), "UPDATE_GOLDEN=1 writes it anew"
+    content = trace.add_snapshot(now.taken_at_seconds, now, events_between(to_message(before), to_message(now)))
+    assert is_as_stored(packet_text(content + trace.end()), GOLDEN), "UPDATE_GOLDEN=1 writes it anew"
 
 
 def test_findings_last_as_long_as_they_hold() -> None:

@@ -71,24 +71,6 @@ def test_nobody_judged_is_not_well() -> None:
     assert summarize_host(replace(snapshot_of("trn1.2xlarge"), health=Health((0,))), "a").severity is Severity.OK
 
 
-def test_a_host_at_work_with_something_wrong() -> None:
-    snapshot = burst()
-    summary = summarize_host(snapshot, "a")
-    assert summary.severity is not None
-    assert summary.severity >= Severity.WARNING
-    assert summary.findings[0].severity == summary.severity
-    assert summary.held_neuroncore_count == summary.busy_neuroncore_count == 32
-    assert summary.unknown_neuroncore_count == 0
-    ratios = [core.utilization_ratio for core in snapshot.cores if core.utilization_ratio is not None]
-    assert summary.utilization_ratio == pytest.approx(sum(ratios) / 32)
-    (job,) = summary.jobs
-    assert (job.neuroncore_count, job.rank_count) == (32, 32)
-    assert summary.job_count == 1
-    assert snapshot.health is not None
-    marked = {index for finding in snapshot.health.findings for index in finding.device_indices}
-    assert {cell.index for cell in summary.devices if cell.severity} == marked
-
-
 def test_a_device_that_is_missing_has_its_place() -> None:
     snapshot, every = snapshot_of("trn1.32xlarge"), tuple(range(16))
     missing = Finding("device_missing", Severity.CRITICAL, "gone", "restart", 1.0, device_indices=(3,))

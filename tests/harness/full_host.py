@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from neurontools import model
 from neurontools.model import Snapshot
+from neurontools.model.execution import LatencyCounts
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.training_process import ADVICE, OPERATORS
 
@@ -87,7 +88,10 @@ def _with_everything(now: Snapshot) -> Snapshot:
             now.host,
             network_interfaces=(numbered(model.NetworkInterface, 3, name="eth0"),),
             disks=(numbered(model.Disk, 5, name="nvme0n1"),),
-            rdma_ports=(numbered(model.RdmaPort, 7, device="rdmap0s6", port=1, state="ACTIVE"),),
+            rdma_ports=tuple(
+                numbered(model.RdmaPort, first, device=f"rdmap0s{first}", port=1, state=state)
+                for first, state in ((7, "ACTIVE"), (8, "DOWN"))
+            ),
         ),
         processes=(process,),
         cores=(
@@ -121,10 +125,14 @@ def _with_everything(now: Snapshot) -> Snapshot:
 
 
 def _served(now: Snapshot) -> model.ServedModel:
+    counts = LatencyCounts()
+    for milliseconds in (1, 5, 5, 7, 100):
+        counts.add(milliseconds / 1000)
     latency = model.LatencyPercentiles(*(0.125 * (at + 1) for at in range(8)))
     return model.ServedModel(
         *("llm", (model.ModelPlacement(0, 1.5, 4096, 2048, "w"),), 100, 2, 50, 400, True, 2.5, 3),
         last_request_at_seconds=now.taken_at_seconds - 2,
+        total_latency_histogram=counts.histogram(),
         tokens_total=900,
         rates=model.ServedModelRates(10.0, 5.0, 8.0, 0.025, latency, latency, 90.0, latency, latency),
     )

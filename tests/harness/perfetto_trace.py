@@ -54,9 +54,12 @@ class Read:
         return values[-1] if values else float("nan")
 
 
-def packet_lines(content: bytes) -> list[str]:
-    """The packets of a trace, a line for each."""
-    return [_text_of(packet) for packet in _TRACE.FromString(content).packet]
+def packet_text(content: bytes) -> str:
+    """The packets of a trace: a line for each track, and at its end the events up to the next track."""
+    parts = []
+    for packet in _TRACE.FromString(content).packet:
+        parts += ["\n" if packet.HasField("track_descriptor") else " ", _text_of(packet)]
+    return "".join(parts).strip() + "\n"
 
 
 def _text_of(value: Any) -> str:

@@ -48,7 +48,7 @@ INNER_PAGES = {
     "help": ("?",),
 }
 """What keys lead to that is drawn otherwise than the pages themselves."""
-ALIKE_WHEN_LARGE = ("history", "heatmap", "health", "topology", "time")
+ALIKE_WHEN_LARGE = ("history", "heatmap", "health", "topology")
 FEWER_SIZES = {
     "help": ((100, 82),),
     "setup": (MIDDLE,),

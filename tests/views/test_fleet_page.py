@@ -94,7 +94,7 @@ def test_the_page_is_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
         live("second", AT_WORK, jobs=(replace(job, world_size=8),), job_count=1),
     ]
     grouped = replace(context(states), rows=list_rows(states, worst_first, "type"), group_by="type", filter_text="a")
-    pages = [fleet_page(context(states), 100, 24), fleet_page(context(states), 160, 30), fleet_page(grouped, 240, 40)]
+    pages = [fleet_page(context(states), 100, 24), fleet_page(context(states), 160, 25), fleet_page(grouped, 240, 22)]
     lines = [
         f"{plain_text(line)}  {', '.join(dict.fromkeys(style for text, style in line if text.strip()))}".rstrip()
         for page in pages

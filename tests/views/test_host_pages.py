@@ -29,7 +29,7 @@ from neurontools.views.drawing.lines import (
     row_line,
     title_line,
 )
-from neurontools.views.drawing.render_context import ProcessCost, RenderContext
+from neurontools.views.drawing.render_context import RenderContext
 from neurontools.views.health_page import health_page
 from neurontools.views.host_page import TRAFFIC_COLUMNS, host_page, traffic_rows
 from neurontools.views.ls_reports import EndedReport, ended_text
@@ -124,22 +124,6 @@ def busy_host() -> Snapshot:
 
 def vcpus(count: int) -> tuple[VcpuUsage, ...]:
     return tuple(VcpuUsage(0.25, 0, 0.25, 0.5, 0, 0, 0) for _ in range(count))
-
-
-def test_the_host_in_all_its_parts() -> None:
-    context = RenderContext.from_snapshot(
-        busy_host(), page="host", vcpus=vcpus(8), own_cost=ProcessCost(0.01, 40 * 2**20)
-    )
-    page = host_page(context, 120, 36)
-    text = "\n".join(lines_of(page))
-    for part in ("neuron-top 1.00% CPU and 40.0 MB", "neurond 0.20% CPU and 45.0 MB", "50.0% (40-60)", "7 ", " 50%"):
-        assert part in text
-    rows = text.splitlines()
-    together = next(row.split() for row in rows if " all " in row)
-    assert together[:4] == ["EFA", "all", "1", "down"]
-    assert {("1 down  ", "bad"), ("DOWN    ", "bad")} <= {part for line in page.lines for part in line}
-    assert ["NAME", "IN"] in map(str.split, lines_of(host_page(context, 40, 36)))
-    assert any(row.split()[:5] == ["net", "eth0", "-", "2.0", "KB/s"] for row in rows)
 
 
 def test_vcpus_of_any_number_fit() -> None:

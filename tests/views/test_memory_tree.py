@@ -53,25 +53,6 @@ def sizes(rows: list[MemoryNode]) -> dict[str, tuple[int | None, int | None]]:
     return {row.key: (row.device_bytes, row.host_bytes) for row in rows}
 
 
-def test_every_row_of_a_device_with_a_model() -> None:
-    model, core = "nd0/nc0/m7.10001", "nd0/nc0"
-    assert every_node(two_processes(), TRAIN) == [
-        MemoryNode("nd0", 0, "ND 0", 0, True, True, device_bytes=178, host_bytes=5),
-        MemoryNode(core, 1, "NC 0  tag7", 0, True, True, device_bytes=178, host_bytes=5),
-        MemoryNode(model, 2, "train.neff", 0, True, True, 10001, 120, 5, is_running=True),
-        MemoryNode(f"{model}/tensors_bytes", 3, "Tensors", 0, False, False, None, 100, 5),
-        MemoryNode(f"{model}/constants_bytes", 3, "Constants", 0, False, False, None, 20, 0),
-        MemoryNode(f"{model}/model_code_bytes", 3, "Model Code", 0, False, False, None, 0, 0),
-        MemoryNode(f"{model}/runtime_memory_bytes", 3, "Runtime Memory", 0, False, False, None, 0, 0),
-        MemoryNode(f"{model}/model_shared_scratchpad_bytes", 3, "Model Scratchpad", 0, False, False, None, 0, 0),
-        MemoryNode(f"{core}/tensors_bytes", 2, "Tensors", 0, False, False, None, 50, 0),
-        MemoryNode(f"{core}/constants_bytes", 2, "Constants", 0, False, False, None, 0, 0),
-        MemoryNode(f"{core}/model_code_bytes", 2, "Model Code", 0, False, False, None, 0, 0),
-        MemoryNode(f"{core}/runtime_memory_bytes", 2, "Runtime Memory", 0, False, False, None, 8, 0),
-        MemoryNode(f"{core}/model_shared_scratchpad_bytes", 2, "Model Scratchpad", 0, False, False, None, 0, 0),
-    ]
-
-
 def test_closed_nodes_hide_what_is_in_them_and_keep_their_sums() -> None:
     host = two_processes()
     closed = visible_nodes(RenderContext.from_snapshot(host))

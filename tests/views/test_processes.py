@@ -31,16 +31,15 @@ from neurontools.util import units
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.drawing.lines import line_width, plain_text
 from neurontools.views.drawing.render_context import RenderContext
-from neurontools.views.process_table import BY_KEY, EVERY_COLUMN, job_key, straggler_text
+from neurontools.views.process_table import BY_KEY, job_key, straggler_text
 from neurontools.views.processes_page import combined_figures, process_page
 from neurontools.views.screen import draw_screen
-from neurontools.views.top_document import top_csv, top_document
 from tests.harness import training_process
 from tests.harness.examples import examples
 from tests.harness.model_parts import parts
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import process_of, snapshot_of
-from tests.harness.training_process import ADVICE, OPERATORS, with_training
+from tests.harness.training_process import OPERATORS, with_training
 
 HOST = ScenarioHost("trn1.2xlarge", "steady").at(30.0)
 PID = HOST.processes[0].pid
@@ -74,17 +73,6 @@ def test_pod_container_or_job_has_a_column_and_a_line(place: str) -> None:
     details = text_of(RenderContext.from_snapshot(snapshot, details_pid=PID), 200).splitlines()
     assert [line.split()[1:] for line in details if line.split()[:1] == ["where"]] == [place.split()]
     assert "WHERE" not in text_of(RenderContext.from_snapshot(changed(attribution=None), page="processes"), 200)
-
-
-def test_every_column_has_its_title() -> None:
-    every = RenderContext.from_snapshot(HOST, page="processes", columns=tuple(column.key for column in EVERY_COLUMN))
-    assert (
-        text_of(every, 400).splitlines()[1].split()
-        == (
-            "PID▲ USER TAG CORES HELD DEVICE UTIL FLOPS MFU DEV MEM HOST MEM CPU ELAPSED MODELS EXEC/S LAST STEP "
-            "P50 P99 ERR LAST EXEC COMMAND"
-        ).split()
-    )
 
 
 def test_a_timed_out_execution_is_one_error_and_the_job_has_its_name() -> None:
@@ -135,14 +123,6 @@ def details(counters: TrainingCounters | None, rates: TrainingRates | None) -> d
     return {line[:13].strip(): line[13:].strip() for line in lines}
 
 
-def test_what_a_training_runtime_counts_is_among_the_details() -> None:
-    shown = details(COUNTERS, RATES)
-    assert shown["training"] == "10.0 steps/s, 1,200 so far; 320.0 samples/s, 38,400 so far"
-    assert shown["compiled"] == "3 graphs in 1.2 s"
-    assert shown["collectives"] == "12.50% of the time, 1.0 MB/s; 1,200 so far, 3.0 GB"
-    assert shown["transfers"] == "to device 1.0 KB/s, 1.0 MB so far; from device -, 4.7 KB so far"
-
-
 def test_since_when_it_compiles_and_how_long_ago_its_last_step_was() -> None:
     now = HOST.taken_at_seconds
     shown = details(replace(COUNTERS, compiling_since_seconds=now - 12.0, last_step_at_seconds=now - 3.1), RATES)
@@ -172,22 +152,6 @@ def test_unknown_rates_and_things_that_did_not_happen() -> None:
     assert shown["input wait"] == "25.00% of the time, 2.0 s so far"
     assert shown["checkpoints"] == "3 in 1.2 s"
     assert not {"training", "compiled", "collectives", "transfers"} & details(None, None).keys()
-
-
-def test_the_document_has_them_too() -> None:
-    snapshot = changed(training=COUNTERS, training_rates=RATES)
-    told, *silent = top_document(snapshot).processes
-    assert told.training is not None
-    (job,) = top_document(snapshot).jobs
-    for each in (told.training, job):
-        assert (each.compiling_for_seconds, each.since_last_step_seconds) == (None, None)
-    assert (told.training.samples_total, told.training.samples_per_second) == (38400, 320.0)
-    assert (told.training.collective_ratio, told.training.from_device_bytes_per_second) == (0.125, None)
-    assert [each.training for each in silent] == [None] * (len(HOST.processes) - 1)
-    (told, *_) = top_document(with_training(HOST, operators=OPERATORS, advice=ADVICE)).processes
-    assert (told.operators, told.advice) == (OPERATORS, ADVICE)
-    assert (told.models[0].busy_seconds_total, told.models[0].busy_ratio) == (33.0, 0.25)
-    assert "aten::mm" not in top_csv(top_document(with_training(HOST, operators=OPERATORS)))
 
 
 TIMED = {"training": training_process.COUNTERS, "training_rates": training_process.RATES}

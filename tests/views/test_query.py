@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from neurontools.model import Attribution, Finding, Health, Severity, Snapshot, TrainingCounters, TrainingRates, health
+from neurontools.model import Attribution, Finding, Health, Severity, Snapshot, health
 from neurontools.model.finding import FindingKind
 from neurontools.model.health import HealthCriteria, HostVerdict, Owner, judge_host, no_devices_verdict
 from neurontools.util.errors import UserError
@@ -56,30 +56,6 @@ def test_csv_of_devices_and_of_cores(busy: Snapshot) -> None:
     lines = answer(busy, query, "csv,noheader,nounits").splitlines()
     assert lines[2:4] == [f"2,4194307,yes,{(busy.cores[2].memory.tensors_bytes or 0) / 2**20:.0f}", "3,-,no,0"]
     assert len(lines) == 32
-
-
-def test_where_the_time_of_a_process_goes(busy: Snapshot) -> None:
-    first, *others = busy.processes
-    counters = TrainingCounters(compiling_since_seconds=busy.taken_at_seconds - 12.0)
-    rates = TrainingRates(steps_per_second=2.0, input_wait_ratio=0.25)
-    told = replace(busy, processes=(replace(first, training=counters, training_rates=rates), *others))
-    query = "process.steps,process.last_step,process.compiling,process.step_time.input_wait,process.step_time.host"
-    lines = answer(told, query, "csv,nounits").splitlines()
-    assert lines[1:3] == ["2.00,-,12.000,25.00,-", "-,-,-,-,-"]
-
-
-def test_json_has_base_units_and_null_for_unknown(busy: Snapshot) -> None:
-    found = json.loads(answer(busy, "index,memory.used,power,connected_to,health.reason", "json", devices=(1,)))
-    memory = sum(core.memory.total_bytes or 0 for core in busy.cores[2:4])
-    assert found == [
-        {
-            "index": 1,
-            "memory_used_bytes": memory,
-            "power_average_ratio": None,
-            "connected_to": list(busy.devices[1].connected_to),
-            "health_reason": None,
-        }
-    ]
 
 
 def test_values_that_would_break_csv(busy: Snapshot) -> None:

@@ -86,7 +86,7 @@ def test_each_page_is_as_stored(host: HostView, monkeypatch: pytest.MonkeyPatch)
     stored.append(html(host.draw(PageQuery("topology", device=5))[1]))
     hosts = of_users(shows_users=True, snapshot=moments[-1])
     stored += [html(hosts.draw(PageQuery("hosts", group=group, open="user=ada"))[1]) for group in ("", "user")]
-    lines = re.sub(r"(?=<(?:main|section|table|tr|li class|figure|dl|svg)\b)", "\n", "\n".join(stored))
+    lines = re.sub(r"(?=<(?:section|tr|li class|figure)\b)", "\n", "\n".join(stored))
     shown = re.sub(r"every 5 s, [0-9:]{8}", "every 5 s, now", lines)
     assert is_as_stored(shown, GOLDEN / "pages.html"), "pages.html differs; look at it, then UPDATE_GOLDEN=1 writes it"
 
@@ -124,19 +124,8 @@ def test_a_column_sorts_by_its_link_and_again_in_the_other_order(host: HostView)
     assert [row[0] for row in filtered[1:]] == ["4194308"]
 
 
-def test_a_chart_has_its_values_and_a_process_its_facts(host: HostView) -> None:
-    page = shown(host, PageQuery("processes", details=4194306, window=60))
-    titles = [figure.all("figcaption")[0].text.split()[0] for figure in page.all("figure")]
-    assert titles == ["Utilization", "FLOPS", "HBM", "Executions", "Latency"]
-    chart = page.all("svg", role="img")[0]
-    values = (chart.attributes["data-values"] or "").split("|")
-    assert len(values) == 60
-    assert values[-1].endswith("%")
-    assert "synthetic-1" in page.all("h2")[0].text + page.all("h2")[1].text
-    facts = [name.text for name in page.all("dt")]
-    assert facts[:3] == ["command", "job", "user"]
-    gone = shown(host, PageQuery("processes", details=1))
-    assert "holds no NeuronCores now" in gone.text
+def test_a_process_that_has_ended_has_a_page(host: HostView) -> None:
+    assert "holds no NeuronCores now" in shown(host, PageQuery("processes", details=1)).text
 
 
 def test_every_text_is_text_in_the_page_and_landmarks_are_there() -> None:
