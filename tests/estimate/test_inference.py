@@ -16,9 +16,11 @@ from neurontools.estimate.inference_rules import INFERENCE_RULES
 from neurontools.estimate.instances import InstanceHardware
 from neurontools.estimate.rules import find_advice
 from tests.harness.counted_runs import BERT, GIB, MIB, bert, summary
-from tests.harness.neuron_run import neuron_run
+from tests.harness.neuron_run import neuron_run, stable
 from tests.harness.paths import ROOT
+from tests.harness.pictures import is_as_stored
 
+SERVED = Path(__file__).parent / "golden" / "served.txt"
 SCRIPT = """
 import torch, torch_neuronx, torch_xla.core.xla_model as xm
 model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256)).eval()
@@ -41,21 +43,12 @@ def test_a_script_that_only_infers_gets_latency_and_throughput_by_batch(tmp_path
     ran = neuron_run(tmp_path, "--estimate", "inf2.xlarge", "--summary-json", "out.json", "script.py")
     document = json.loads((tmp_path / "out.json").read_text())
     (made,) = document["estimates"]
-    counted = made["counted"]
-    assert (made["model"], counted["executions_total"], counted["batch_samples"]) == ("Sequential", 20, 4)
-    assert counted["flops_by_dtype"] == {"float32": 4 * 2 * 2 * 256 * 1024}
-    assert counted["fixed_bytes"] > 4 * 2 * 256 * 1024
-    assert counted["padding_ratio"] == 20 / 80
-    assert (counted["used_cores"], counted["core_count"]) == (1, 2)
-    assert [each["batch_samples"] for each in made["estimated"]["batches"]] == [1, 2, 4, 8, 16, 32, 64]
-    assert {each["rule"] for each in document["advice"]} == {"inference-cores", "inference-batch", "inference-padding"}
-    for text in (
-        "Sequential: 20 executions, batch 4",
-        "25% of the rows",
-        "1 used of 2 paid",
-        "use all 2 cores: torch_neuronx",
-    ):
-        assert text in ran.stderr
+    assert made["counted"]["flops_by_dtype"] == {"float32": 4 * 2 * 2 * 256 * 1024}
+    assert made["counted"]["padding_ratio"] == 20 / 80
+    (rank,) = document["ranks"]
+    models = [*rank["traced_models"], *rank["served_models"], made["counted"], *document["advice"]]
+    lines = [json.dumps(stable(each)) for each in models]
+    assert is_as_stored("\n".join(lines), SERVED), "look at the difference; then UPDATE_GOLDEN=1 writes it"
     assert max(len(line) for line in ran.stderr[ran.stderr.index("counted  ") :].splitlines()) <= 120
     (tmp_path / "script.py").write_text(UNTRACED)
     table = neuron_run(tmp_path, "--estimate", "inf2.xlarge,trn1.32xlarge", "script.py").stderr

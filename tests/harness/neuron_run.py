@@ -72,6 +72,22 @@ def summary_of(directory: Path, script: str, *options: str, **changes: str) -> d
     return document
 
 
+_MEASURED = re.compile(r"second|ratio|^pid$|^hbm_(?!limit)|^(code|fixed)_bytes$")
+_MAYBE_0 = re.compile(r"run_delay|host_seconds|input_wait|compile_seconds")
+
+
+def stable(value: Any, name: str = "") -> Any:
+    """The part of a summary that is the same for each run: "measured" stands for times and sizes."""
+    if isinstance(value, dict):
+        return {key: stable(each, key) for key, each in value.items() if key != "verdict"}
+    if isinstance(value, list):
+        return [stable(each) for each in value]
+    if name == "file":
+        return Path(value).name
+    is_measured = _MEASURED.search(name) and value is not None
+    return "measured" if is_measured and (value or _MAYBE_0.search(name)) else value
+
+
 class Started:
     """neuron-run with these arguments, its output in pipes."""
 
