@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from neurontools.fleet.device_conditions import CONDITION_BASE, DEVICE_DIGITS
-from neurontools.fleet.prometheus.overview import QueryTime, read_host_states
-from neurontools.fleet.prometheus.queries import OverviewQueries, PackedField, PackedQuery
+from neurontools.fleet.jobs import FleetJob, SlowFleetRank, StepSeconds
+from neurontools.fleet.models import FleetModel
+from neurontools.fleet.prometheus.overview import QueryTime, read_host_states, read_job_count, read_jobs, read_models
+from neurontools.fleet.prometheus.queries import JOB_STATES, OverviewQueries, PackedField, PackedQuery
 from neurontools.fleet.prometheus.server import (
     PrometheusAccess,
     PrometheusAnswer,
@@ -185,6 +187,42 @@ def test_hosts_are_called_by_their_node_where_that_is_one() -> None:
     found = of(identity=tuple(sample(1, instance, **labels) for instance, labels in places.items()))
     addresses = {name: state.place.address for name, state in found.items()}
     assert addresses == {"[::1]:8000": "::1", "b:1": "b", "c:1": "c", "d": "d"}
+
+
+def test_jobs_have_what_their_samples_tell() -> None:
+    run = {"run_id": "0123456789ab", "job_name": "torchrun exp\x1b"}
+    values = {"ranks": 6.0, "neuroncores": 12.0, "hosts": 2.0, "world_size": 8.0, "severity": 2.0, "step_seconds": 0.5}
+    values |= {"state": float(JOB_STATES.index("training")), "since_step": 3.0, "steps_per_second": 2.0, "mfu": 0.25}
+    values |= {"requests_per_second": 7.0, "request_p99": 0.125}
+    local = {"ranks": 1.0, "neuroncores": 1.0, "state": 99.0, "severity": 99.0, "hosts": float("nan"), "mfu": -1.0}
+    samples = [sample(value, of=name, **run) for name, value in values.items()]
+    samples += [sample(value, of=name, job_name="alone") for name, value in local.items()]
+    samples += [sample(0.2, of="slow_rank", rank="5", **run), sample(3.0, of="ranks", job_name="begins")]
+    found = read_jobs((*samples, sample(9.0, of="jobs")), {"a:8000": "one"})
+    whole = FleetJob(
+        *("torchrun exp\\x1b", "0123456789ab", (), 2, 12, 6, 8, (), "training", 3.0, None, 2.0, 0.25),
+        step_seconds=StepSeconds(None, 0.5, None),
+        slow_rank=SlowFleetRank(5, "one", None, None, 0.1, 0.2),
+        standstill=None,
+        severity=Severity.WARNING,
+        requests_per_second=7.0,
+        request_p99_seconds=0.125,
+    )
+    nothing = (None, None, None, None, None, None, None)
+    assert found == (whole, FleetJob("alone", None, ("one",), 1, 1, 1, None, (), "unknown", None, *nothing))
+    assert [read_job_count((sample(value, of="jobs"),)) for value in (9.0, -1.0, 2.0**31)] == [9, 0, 0]
+    assert read_job_count(()) == 0
+
+
+def test_models_have_what_their_samples_tell() -> None:
+    values = {"neuroncores": 2.0, "requests_per_second": 7.0, "request_p99_seconds": 0.125, "queue_depth": 3.0}
+    values |= {"queue_wait_seconds": 0.25, "device_memory_bytes": 4096.0, "hosts": 5.0}
+    samples = [sample(1.0, of="neuroncores", model="b"), sample(float("nan"), of="hosts", model="b"), sample(1.0)]
+    samples += [sample(value, of=name, model="a\x1b") for name, value in values.items()]
+    assert read_models(samples) == (
+        FleetModel("a\\x1b", 2, 7.0, 0.125, 3, 0.25, 4096, 5),
+        FleetModel("b", 1, None, None, None, None, None, 1),
+    )
 
 
 VECTOR = {"resultType": "vector", "result": [{"metric": {"instance": "a"}, "value": [1.5, "2"]}]}

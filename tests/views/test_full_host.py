@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from neurontools.driver.processes import ProcessContext, ProcessTreeEntry
 from neurontools.model import health
+from neurontools.util.process_text import HIDDEN
 from neurontools.views.device_list import device_list_json, device_list_table
 from neurontools.views.drawing.lines import plain_text
 from neurontools.views.drawing.render_context import ProcessCost, RenderContext
@@ -31,13 +33,18 @@ from neurontools.views.query_fields import FIELDS, OutputFormat, field_help, que
 from neurontools.views.recording_summary import recording_summary_json, recording_summary_text
 from neurontools.views.screen import page_named
 from neurontools.views.top_document import top_csv, top_document, top_json
+from neurontools.views.topology_picture import topology_picture
 from tests.harness.document_lines import document_lines
 from tests.harness.full_host import full_host
 from tests.harness.pictures import is_as_stored
+from tests.harness.snapshots import snapshot_of
 
 GOLDEN = Path(__file__).parent / "golden/full_host.txt"
 BEFORE, NOW = full_host()
 PEAK = 95e12
+PID = NOW.processes[0].pid
+TREE = (ProcessTreeEntry(0, 7, "slurmd"), ProcessTreeEntry(1, PID, "python train.py"), ProcessTreeEntry(2, 9, "loader"))
+VARIABLES = (("NEURON_RT_VISIBLE_CORES", "0"), ("TOKEN", HIDDEN), ("A" * 40, "b" * 120))
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +89,8 @@ def test_documents_are_as_stored() -> None:
         loop_header(NOW) + loop_rows(query_rows(NOW, PEAK, None, (), of_cores=False)),
         health_text(verdicts, NOW),
         ended_text(ended),
-        device_list_table(NOW, wide=True, all_processes=True, topology=True),
+        device_list_table(NOW, wide=True, all_processes=True),
+        *(topology_picture(snapshot_of(name)) for name in ("inf2.24xlarge", "inf2.48xlarge", "trn3e.24xlarge")),
         host_difference_text(a, b),
         recording_summary_text(b),
     )
@@ -97,11 +105,13 @@ def test_documents_are_as_stored() -> None:
     }
     lines = [line.rstrip() for text in texts for line in text.splitlines()]
     lines += [line for name, text in documents.items() for line in document_lines(json.loads(text), name)]
-    pid = NOW.processes[0].pid
     for page in (
         drawn("processes", 320, 4, columns=tuple(column.key for column in EVERY_COLUMN)),
-        drawn("processes", 140, 60, details_pid=pid),
-        drawn("processes", 140, 40, details_pid=pid, is_time_shown=True),
+        drawn("processes", 140, 60, details_pid=PID),
+        drawn("processes", 140, 40, details_pid=PID, is_time_shown=True),
+        drawn("processes", 110, 12, details_pid=PID, process_context=ProcessContext(PID, "", VARIABLES, TREE)),
+        drawn("processes", 110, 6, details_pid=PID, process_context=ProcessContext(PID, "it has ended")),
+        drawn("processes", 110, 8, process_forest=TREE),
         drawn("overview", 160, 14),
         *(drawn(name, 160, 24) for name in ("usage", "host", "health")),
     ):

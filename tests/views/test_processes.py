@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neurontools.driver.processes import ProcessTreeEntry
 from neurontools.model import (
     Attribution,
     ErrorCounters,
@@ -244,28 +243,6 @@ def slow(pid: int, part: str | None) -> Finding:
 )
 def test_the_rank_of_the_finding_is_shown_and_one_that_is_stuck_first(findings: tuple[Finding, ...], text: str) -> None:
     assert straggler_text(job_with(*findings)) == text
-
-
-def test_the_process_tree_shows_parents_and_children_of_processes_with_devices() -> None:
-    trees = (
-        ProcessTreeEntry(0, 7, "slurmd"),
-        ProcessTreeEntry(1, PID, "python train.py"),
-        ProcessTreeEntry(2, 8, "loader 1"),
-        ProcessTreeEntry(2, 9, "loader 2\x1b"),
-        ProcessTreeEntry(1, 10, "sshd"),
-    )
-    context = RenderContext.from_snapshot(HOST, page="processes", process_forest=trees)
-    heading, titles, *rows = text_of(context, 120).splitlines()
-    assert "1 with Neuron devices, 4 parents and children" in heading.replace("2 with", "1 with")
-    assert [row[titles.index("COMMAND") :].rstrip() for row in rows[:5]] == [
-        "slurmd",
-        "├─ python train.py",
-        "│  ├─ loader 1",
-        "│  ╰─ loader 2\\x1b",
-        "╰─ sshd",
-    ]
-    assert rows[1].split()[:3] == [str(PID), "0", BY_KEY["util"].text(context.figures.by_pid[PID])]
-    assert rows[5].split()[0] == str(HOST.processes[1].pid), "it runs elsewhere"
 
 
 def test_checkpoints_and_waiting_requests_are_columns_while_there_are_some() -> None:
