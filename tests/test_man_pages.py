@@ -6,6 +6,7 @@ import importlib
 import re
 import shutil
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -43,13 +44,39 @@ def section(page: str, begin: str, end: str) -> str:
     return (ROOT / "man" / page).read_text("utf-8").partition(f"\n{begin}\n")[2].partition(f"\n{end} ")[0]
 
 
+def options_of_page(page: str) -> Iterator[tuple[str, str]]:
+    """The flags of each option, and the name of its value in capitals. An item may have several options with values."""
+    for item in re.findall(r"^\.It (Fl .*)$", (ROOT / "man" / page).read_text("utf-8"), re.MULTILINE):
+        flags = ""
+        for flag, value in re.findall(r"Fl (\S+)(?: (?:Ar|Cm) ([^,]*[^, ]))?", item):
+            flags += f"-{flag} "
+            if value:
+                yield (
+                    flags.strip(),
+                    re.sub(r" (: NS )?AR |( : NS )", lambda found: ":" if ":" in found[0] else " ", value.upper()),
+                )
+                flags = ""
+        if flags:
+            yield flags.strip(), ""
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_page_and_help_have_the_same_options(page: str) -> None:
-    defined = (re.match(r"\s+(-[\w-]+.*?)(?:\s{2,}|$)", line) for line in help_of(page).splitlines())
-    of_help = {option for match in defined if match for option in re.findall(r"(?<![\w-])--?[\w-]+", match[1])}
-    assert len(of_help) > 7
-    items = re.findall(r"^\.It (Fl .*)$", (ROOT / "man" / page).read_text("utf-8"), re.MULTILINE)
-    assert {f"-{option}" for item in items for option in re.findall(r"Fl (-?[\w-]+)", item)} == of_help
+def test_page_and_help_have_the_same_options_and_variables(page: str) -> None:
+    text, of_page, of_help = help_of(page), dict(options_of_page(page)), {}
+    for names in re.findall(r"^ +(-[\w-]+.*?)(?:  |$)", text, re.MULTILINE):
+        flags, value = re.fullmatch(r"((?:--?[\w-]+(?:, )?)+) ?(.*)", names).groups()  # type: ignore[union-attr]
+        flags = flags.replace(",", "")
+        of_help[flags] = (
+            of_page.get(flags, "") if value.startswith("{") else value.upper()
+        )  # argparse lists choices there
+    assert len(of_help) > 5
+    assert of_help == of_page
+    manual = (ROOT / "man" / page).read_text("utf-8")
+    variables = re.findall(r"^  ([A-Z_]+) ", text.partition("\nEnvironment:\n")[2].partition("\n\n")[0], re.MULTILINE)
+    assert set(variables) <= set(re.findall(r"[A-Z_]+", " ".join(re.findall(r"^\.It Ev (.*)", manual, re.MULTILINE))))
+    module = importlib.import_module(PAGES[page])
+    words = {word for option in getattr(module, "OPTIONS", ()) for word in option.words if not word.isdigit()}
+    assert words | set(getattr(module, "ACTIONS", ())) <= set(re.split(r"[\s,.()]+", manual))
 
 
 def exit_codes(page: str) -> dict[str, str]:

@@ -39,7 +39,7 @@ OPTIONS = (
     Option(
         "config-file", "which metric groups, of which processes, how often", short="c", value="FILE", completes=FILES
     ),
-    Option("verbose", "verbosity of standard error; default: 0, nothing", value="0..4", words=VERBOSE_WORDS),
+    Option("verbose", "verbosity of standard error; 0 (default: nothing) to 4", value="LEVEL", words=VERBOSE_WORDS),
     Option("count", "end after so many records", short="n", value="N"),
     Option("once", "print one record and end", short="1"),
     Option("check-config", "check the configuration, print the outcome and end"),

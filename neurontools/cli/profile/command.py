@@ -53,7 +53,7 @@ OPTIONS = (
     Option("json", "show, diff: one JSON document"),
     Option("csv", "show: a table as CSV, with a header"),
     Option("table", "show: which table --csv prints", value="TABLE", words=CSV_TABLES),
-    Option("top", "show, diff: how many rows a table has at most (10)", short="n", value="N"),
+    Option("top", "show, diff: how many rows a table has at most (10)", short="n", value="ROWS"),
     Option("rank", "show, report, diff: only this rank; again for several", short="r", value="RANK", joins=True),
     Option("ascii", "show: draw with ASCII characters alone"),
     Option(

@@ -507,7 +507,7 @@ OPTIONS = (
         "start so many workers with torchrun, a NeuronCore each",
         short="n",
         aliases=("nproc_per_node",),
-        value="N",
+        value="WORKERS",
     ),
     SIMULATE_OPTION,
     Option(
@@ -532,7 +532,7 @@ OPTIONS = (
         value="DIR",
         completes=FILES,
     ),
-    Option("profile-steps", "profile only these steps, such as 10:15; 10: means from the tenth on", value="STEPS"),
+    Option("profile-steps", "profile only these steps, such as 10:15; 10: means from the tenth on", value="FIRST:LAST"),
     Option(
         "estimate",
         "say what the run would need, take and cost on these instance types, or on all",
