@@ -10,13 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools import catalog
-from neurontools.cli.line import DeviceSelection, Option, completion_script, help_text, parse_options
+from neurontools.cli.line import (
+    FILES,
+    INSTANCE_TYPES,
+    DeviceSelection,
+    Option,
+    completion_script,
+    help_text,
+    parse_options,
+)
 from neurontools.cli.ls.options import OPTIONS
 from neurontools.cli.profile import command as profile
 from neurontools.util.errors import UserError
 from neurontools.util.terminal import escape_controls
 from tests.harness.command import RunCommand
+from tests.harness.pictures import is_as_stored
 from tests.harness.waiting import run_to_end
+
+GOLDEN = Path(__file__).parent / "golden/options.txt"
 
 
 @pytest.mark.parametrize(
@@ -76,17 +87,24 @@ def test_serial_numbers_have_16_digits() -> None:
         DeviceSelection("9ff5434815c8bd8")
 
 
-def test_help_aligns_what_has_no_short_flag() -> None:
-    options = (Option("all", "everything", short="a"), Option("out", "where to", value="FILE", aliases=("to",)))
-    assert help_text("x [options]", "Does x.", options, "Note.\n", ((0, "fine"), (124, "too late"))) == (
-        "Usage: x [options]\n\nDoes x.\n\nOptions:\n"
-        "  -a, --all             everything\n"
-        "      --out, --to FILE  where to\n"
-        "\nNote.\n"
-        "\nExit codes:\n"
-        "  0    fine\n"
-        "  124  too late\n"
+def test_help_and_completion_scripts_of_a_table() -> None:
+    options = (
+        Option("all", "everything: [a] or 'b'", short="a"),
+        Option("out", "where to", value="FILE", aliases=("to",), completes=FILES),
+        Option("only", "only a, b", short="o", value="PART", words=("a", "b"), joins=True, variable="ONLY"),
+        Option("shell-name", "a shell", value="SHELL", words=("bash", "zsh")),
+        Option("simulate", "such a host", value="TYPE", completes=INSTANCE_TYPES),
+        Option("both", "first and last", value="A B"),
     )
+    exit_codes = ((0, "fine"), (124, "too late"))
+    texts = [
+        help_text("x [options]", "Does x.", options, "Note.\n", exit_codes, ("LONG_VARIABLE", "as it says")),
+        help_text("x", "Does x.", options[:2], "", exit_codes),
+        *(completion_script(shell, "neuron-x", options) for shell in ("bash", "zsh", "fish")),
+        *(completion_script(shell, "neuron-x", options[:1], ("show", "diff")) for shell in ("bash", "zsh", "fish")),
+    ]
+    text = "\n".join(texts).replace(" ".join(catalog.names()), "EVERY INSTANCE TYPE")
+    assert is_as_stored(text, GOLDEN), "options.txt differs; UPDATE_GOLDEN=1 writes it anew"
 
 
 DRIVER = """
@@ -150,9 +168,6 @@ def test_completion_scripts(neuron_ls: RunCommand, tmp_path: Path, shell: str) -
     text = completion_script(shell, "neuron-ls", OPTIONS)
     done = neuron_ls("--completion", shell)
     assert (done.stdout, done.stderr, done.returncode) == (text, "", 0)
-    for option in OPTIONS:
-        for name in (option.name, *option.aliases):
-            assert (f"-l {name}" if shell == "fish" else f"--{name}") in text
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     for each in (text, completion_script(shell, "neuron-profile", profile.OPTIONS, profile.ACTIONS)):
