@@ -115,7 +115,7 @@ def _with_everything(now: Snapshot) -> Snapshot:
             ),
         ),
         health=model.Health((0,), (), (finding,)),
-        ended=(_ended(now),),
+        ended=_ended(now),
         injected_faults=(model.InjectedFault(4, "hbm-corrected", model.FaultState.HOLDS, (0,), None, None, 1.0),),
         pod_allocations=(model.PodAllocation("idle", "ml", "c", device_indices=(0,), neuroncore_indices=(1,)),),
         warnings=("the kubelet has not answered for 7 s",),
@@ -138,9 +138,9 @@ def _served(now: Snapshot) -> model.ServedModel:
     )
 
 
-def _ended(now: Snapshot) -> model.EndedProcess:
+def _ended(now: Snapshot) -> tuple[model.EndedProcess, ...]:
     end = now.taken_at_unix_seconds - 60
-    return numbered(
+    whole = numbered(
         model.EndedProcess,
         20,
         pid=77,
@@ -161,3 +161,6 @@ def _ended(now: Snapshot) -> model.EndedProcess:
         exit_status=-9,
         counts_are_final=False,
     )
+    well = replace(whole, pid=78, utilization_ratio=0.75, ended_at_unix_seconds=end - 3600, exit_status=0)
+    unknown = model.EndedProcess(79, 1002, "bob", "", "79", None, False, end - 60, end + 30, 1, 1)
+    return whole, replace(well, counts_are_final=True, lives_on=True), unknown

@@ -53,6 +53,8 @@ FEWER_SIZES = {
     "help": ((100, 82),),
     "setup": (MIDDLE,),
     "tree": (MIDDLE, LARGE),
+    "time": (SMALL,),
+    **dict.fromkeys(("details", "compact"), (SMALL, MIDDLE)),
     **dict.fromkeys(ALIKE_WHEN_LARGE, (SMALL, MIDDLE)),
 }
 """The sizes of pages that have the same layout at the others."""

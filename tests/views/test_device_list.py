@@ -30,7 +30,6 @@ WATCHED = snapshot_of("trn1.32xlarge", [*TWO, MONITOR])
 
 CASES: dict[str, tuple[Snapshot, dict[str, Any]]] = {
     "one_device_two_processes.txt": (snapshot_of("trn1.2xlarge", TWO), {}),
-    "wide.txt": (snapshot_of("trn1.2xlarge", TWO), {"wide": True}),
     "shared_devices.txt": (snapshot_of("inf2.24xlarge", SHARED), {"device_indices": [0, 1, 2]}),
     "a_process_a_device.txt": (snapshot_of("inf2.24xlarge", [process_of(4242, TRAIN, [0, 1, 2])]), {}),
     "all_processes.txt": (WATCHED, {"all_processes": True, "device_indices": [0, 1]}),

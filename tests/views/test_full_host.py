@@ -113,7 +113,8 @@ def test_documents_are_as_stored() -> None:
         drawn("processes", 110, 6, details_pid=PID, process_context=ProcessContext(PID, "it has ended")),
         drawn("processes", 110, 8, process_forest=TREE),
         drawn("overview", 160, 14),
-        *(drawn(name, 160, 24) for name in ("usage", "host", "health")),
+        drawn("usage", 160, 24, cursor=1),
+        *(drawn(name, 160, 24) for name in ("host", "health")),
     ):
         lines += page
     assert is_as_stored("\n".join(lines) + "\n", GOLDEN), "full_host.txt differs; UPDATE_GOLDEN=1 writes it anew"

@@ -32,7 +32,6 @@ from neurontools.views.drawing.lines import (
 from neurontools.views.drawing.render_context import RenderContext
 from neurontools.views.health_page import health_page
 from neurontools.views.host_page import TRAFFIC_COLUMNS, host_page, traffic_rows
-from neurontools.views.ls_reports import EndedReport, ended_text
 from neurontools.views.overview_page import vcpu_section
 from neurontools.views.screen import page_named
 from neurontools.views.usage_page import usage_page
@@ -60,18 +59,6 @@ def lines_of(page: TextPage) -> list[str]:
     return [plain_text(line).rstrip() for line in page.lines]
 
 
-def test_users_have_what_runs_and_what_ended() -> None:
-    owned = replace(SNAPSHOT, processes=tuple(replace(each, user="ann") for each in SNAPSHOT.processes))
-    lines = lines_of(usage_page(RenderContext.from_snapshot(owned, page="usage", ended=ENDED), 120, 30))
-    ann, bob = (next(line.split() for line in lines if line.startswith(f" {name} ")) for name in ("ann", "bob"))
-    assert ann[1:3] == [str(len(SNAPSHOT.processes)), "2"]
-    assert "70.2%" in ann, "a mean goes by hours"
-    assert (bob[1:3], bob[-3]) == (["0", "0"], "0.500")
-    text = ended_text(EndedReport(ENDED, NOW))
-    assert "| 90.0% |" in text
-    assert "| 70.2% |" in text.partition("by user")[2]
-
-
 @pytest.mark.parametrize("page", ["usage", "overview", "processes", "health"])
 def test_that_there_is_nothing_is_said_whole_or_with_a_sign_that_it_is_cut(page: str) -> None:
     context = RenderContext.from_snapshot(ScenarioHost("trn1.2xlarge", "idle").at(30.0), page=page)
@@ -82,22 +69,6 @@ def test_that_there_is_nothing_is_said_whole_or_with_a_sign_that_it_is_cut(page:
     assert len(narrow) == len(wide)
     for cut, whole in zip(narrow, wide, strict=True):
         assert cut == whole or cut == whole[:19] + "…"
-
-
-def test_what_ended_is_listed_newest_first_with_how_it_ended() -> None:
-    page = usage_page(RenderContext.from_snapshot(SNAPSHOT, page="usage", ended=ENDED), 160, 30)
-    rows = [line for line in lines_of(page) if "train_" in line and "Slurm" in line]
-    assert [row.split()[-1] for row in rows] == ["train_11.py", "train_13.py", "train_12.py"]
-    assert " ok " in rows[0]
-    assert "1,234" in rows[0]
-    assert "signal 9" in rows[2]
-    assert page.list_count == 3
-    command = "/opt/venv/bin/python -u -m neurontools.runtime /home/ann/train.py --lr 1"
-    launched = replace(ENDED[0], command=command, job=None)
-    lines = lines_of(usage_page(RenderContext.from_snapshot(SNAPSHOT, page="usage", ended=(launched,)), 200, 30))
-    row = next(line for line in lines if " 11 " in line)
-    assert row.split()[1:6] == ["ok", "11", "ann", "-", "1"]
-    assert row.endswith(" train.py --lr 1")
 
 
 def test_of_many_users_some_are_told_as_a_number() -> None:

@@ -65,7 +65,7 @@ def test_the_report_is_as_stored_in_each_form() -> None:
     drawn = (
         *lines(trained(10)),
         *lines(trained(10, 3, slow_rank=1)),
-        re.sub(r"(?=<(?:h2|table|tr|figure|g)\b)", "\n", profile_web_page(three).split("</style>")[1]),
+        re.sub(r"(?=<(?:h2|table|tr|figure)\b)", "\n", profile_web_page(three).split("</style>")[1]),
         *(json.dumps({name: value}) for name, value in json.loads(profile_json(three)).items()),
         *("".join(profile_csv_lines(one, table)).replace("\r", "") for table in CSV_TABLES),
         profile_difference_text(["one", "three"], compared, 10),
