@@ -11,7 +11,7 @@ from neurontools.diagnose.host_state import DeviceState, HostState
 from neurontools.diagnose.level1 import reportable_results, run_host_tests
 from neurontools.diagnose.level3 import Link, judged_links, judged_load
 from neurontools.diagnose.results import DiagReport, Outcome, TestResult, report_document, report_metrics, report_text
-from neurontools.diagnose.table import TEST_NAMES
+from neurontools.diagnose.table import TESTS
 from neurontools.driver.environment import Roots
 from neurontools.model.finding import Finding, FindingKind, Health, Severity
 from neurontools.util.version import __version__
@@ -19,13 +19,14 @@ from tests.harness.pictures import is_as_stored, rounded
 
 STORED = Path(__file__).parent / "golden" / "reports.txt"
 GIB = 1 << 30
+NAMES = [*(test.name for test in TESTS if test.level == 1), "power"]
 FINDINGS = [
-    Finding(kind, severity, f"{kind} is {severity.name.lower()}", "mend it", 9.0, devices, part=part)
+    Finding(kind, list(Severity)[number % len(Severity)], f"a {kind}", "mend it", 9.0, (number % 8,), part="matmul")
     for number, kind in enumerate(FindingKind)
-    for severity, devices, part in (
-        (list(Severity)[number % len(Severity)], (number % 8,), "matmul" if kind == FindingKind.TEST_FAILED else None),
-        (Severity.WARNING, (), "power"),
-    )
+]
+FINDINGS += [
+    Finding(kind, Severity.WARNING, f"a {kind} of the host", "mend it", 9.0, part="power")
+    for kind in (FindingKind.ECC_CORRECTED, FindingKind.IDLE, FindingKind.TEST_FAILED, "unheard-of")
 ]
 HEALTH = Health(tuple(range(10)), (8,), tuple(FINDINGS), ("its counters can't be read",))
 DEVICES = {
@@ -67,7 +68,7 @@ def reports(directory: Path) -> Iterator[str]:
     roots = Roots.from_environment({"NEURONTOOLS_SYSFS_ROOT": str(directory)})
     for state, environment in hosts(roots):
         context = CheckContext(environment, roots, state.socket_path)
-        results = [*run_host_tests(state, context, TEST_NAMES, range(10))]
+        results = [*run_host_tests(state, context, NAMES, range(10))]
         kind = state.instance_type, state.is_simulated
         yield from forms(DiagReport(1, *kind, 10, 5.0, 0.25, "", "Nothing.", tuple(results)))
         failed, passed = reportable_results(results)
@@ -79,7 +80,7 @@ def forms(report: DiagReport) -> Iterator[str]:
     yield report_text(report)
     document = report_document(report)
     yield from (rounded({name: value}) for name, value in document.items() if name != "results")
-    yield from map(rounded, document["results"][::9])
+    yield from map(rounded, document["results"][::20])
     yield report_metrics(report)
 
 

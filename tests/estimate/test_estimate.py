@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.estimate import Calibration, CalibrationRow, CountedRun, EstimateError, Interval, estimate
+from neurontools.estimate import Calibration, CalibrationRow, CountedRun, EstimateError, estimate
 from neurontools.estimate.instances import InstanceHardware
 from neurontools.estimate.training import step_time
 from tests.harness.counted_runs import GIB, counted, summary
@@ -127,33 +127,6 @@ def test_collectives_wait_only_where_there_are_others() -> None:
 
 
 HOST_BOUND = {"flop_total": 1e9, "flops_by_dtype": {"bfloat16": 1e9}, "moved_bytes": 0}
-TALKATIVE = {"workers": 32, "collectives_total": 1000, "collective_bytes": 100 * GIB}
-SILENT = TALKATIVE | {"collectives_total": 10, "collective_bytes": 1000}
-
-
-@pytest.mark.parametrize(
-    ("change", "changes", "low", "high", "unchanged"),
-    [
-        ("bfloat16 (model.to(torch.bfloat16))", {}, 1, 4, {"flops_by_dtype": {"bfloat16": 20e12}}),
-        ("batches_per_execution=10", HOST_BOUND, 7, 10, {"executions_total": 1}),
-        ("batches_per_execution=10", {"flops_by_dtype": {"float32": 20e15}, "flop_total": 20e15}, 1, 1.1, None),
-        ("one worker per core (32)", {}, 1.01, 32, {"workers": 32}),  # a worker on each core
-        ("gradient accumulation over 4 batches", TALKATIVE, 1, 4, SILENT),
-        ("activation checkpointing", {"hbm_peak_bytes": 12 * GIB}, 0.74, 1, {"hbm_peak_bytes": GIB}),  # a third more
-    ],
-)
-def test_a_change_helps_so_much_and_is_told_only_where_it_does(
-    change: str, changes: dict[str, object], low: float, high: float, unchanged: dict[str, object] | None
-) -> None:
-    speedup = speedups(counted(**changes))[change]
-    assert speedup is not None
-    assert low <= speedup.low < speedup.high <= high
-    if unchanged is not None:
-        assert change not in speedups(counted(**unchanged))
-
-
-def speedups(run: CountedRun) -> dict[str, Interval | None]:
-    return {each.change: each.speedup for each in estimate(run, TRN1).what_ifs}
 
 
 def test_a_larger_batch_is_told_only_where_its_sign_is_known() -> None:

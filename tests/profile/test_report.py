@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools import catalog
-from neurontools.profile import ColumnTable, Profile, ProfileState, Span, SpanKind, SpanTotal, TrainingStep
+from neurontools.profile import ColumnTable, ProfileState, SpanKind, SpanTotal, TrainingStep
 from neurontools.profile.analysis.comparison import compare
-from neurontools.profile.analysis.evidence import profile_evidence
 from neurontools.profile.analysis.memory import levels_over_time
 from neurontools.profile.analysis.report import build_report, latest_run
 from neurontools.profile.analysis.steps import group_steps, latest_steps_timeline, slowest_steps, step_times
 from neurontools.profile.analysis.topology import LinkKind, find_topology
-from neurontools.profile.analysis.verdict import Bound, find_verdict
 from neurontools.profile.collective_traffic import sent_bytes
 from neurontools.profile.profile import GraphTotal, MemoryLevels
 from neurontools.views.profile_report import place_text
@@ -103,54 +101,6 @@ def test_the_rank_that_waits_least_is_the_one_the_others_wait_for() -> None:
     assert use.seconds_by_rank[2] < min(use.seconds_by_rank[:2])
     assert build_report(trained(10, 3)).straggler is None
     assert build_report(trained(10)).straggler is None
-
-
-INPUT_NS = 600_000
-
-
-def waiting_and_reading(profile: Profile) -> Profile:
-    """The profile of a rank that also waits for a batch at line 31 in each step, and reads the loss at line 20."""
-    steps = [
-        row._replace(end_ns=row.end_ns + INPUT_NS, input_wait_ns=row.input_wait_ns + INPUT_NS) for row in profile.steps
-    ]
-    spans = [
-        Span(kind, 0, -1, row.step, row.start_ns, row.start_ns + length_ns, 4, -1, stack)
-        for row in profile.steps
-        for kind, length_ns, stack in ((SpanKind.INPUT_WAIT, INPUT_NS, 2), (SpanKind.FROM_DEVICE, 1_000, 1))
-    ]
-    return replace(
-        profile,
-        steps=ColumnTable.from_rows(TrainingStep, steps),
-        spans=ColumnTable.from_rows(Span, [*profile.spans, *spans]),
-    )
-
-
-def test_the_verdict_has_each_cause_with_its_share_its_line_and_its_next_step() -> None:
-    report = build_report([waiting_and_reading(each) for each in trained(10, 3, slow_rank=2)])
-    verdict = find_verdict(profile_evidence(report))
-    assert verdict is not None
-    ratios = [each.ratio for each in verdict.causes]
-    assert ratios == sorted(ratios, reverse=True)
-    assert sum(ratios) == pytest.approx(1, abs=0.01)
-    found = {each.text: (str(each.place).rpartition("/")[2], bool(each.next_step)) for each in verdict.causes}
-    assert found == {
-        "waiting for the data loader": ("train.py:31", True),
-        "backward": ("train.py:12", False),
-        "forward": ("train.py:12", False),
-        "host code: Python, and tracing the script": ("None", True),
-        "ranks waiting for rank 2: it has 0.3 ms more execution a step": ("None", True),
-        "copying between host and device": ("train.py:31", False),
-        "1.0 host reads a step, each a wait on hardware": ("train.py:20", True),
-    }
-    shares = {each.text.partition(" ")[0]: each.ratio for each in verdict.causes}
-    step_ns = STEP_NS + 300_000 + INPUT_NS
-    assert shares["waiting"] == pytest.approx((100_000 + INPUT_NS) / step_ns)
-    assert verdict.bound is Bound.INPUT
-    plain = find_verdict(profile_evidence(build_report(trained())))
-    assert plain is not None
-    assert plain.bound is Bound.COMPUTE
-    without_time = replace(trained()[0], steps=ColumnTable(TrainingStep), state=ProfileState())
-    assert find_verdict(profile_evidence(build_report([without_time]))) is None
 
 
 def test_mfu_is_of_the_peak_of_the_logical_cores() -> None:

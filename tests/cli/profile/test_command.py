@@ -76,18 +76,6 @@ def test_the_report_is_written_over_what_was_there(run: Path, tmp_path: Path) ->
     assert "No such file or directory; name a file that can be written" in done.stderr
 
 
-def test_a_run_is_compared_with_another(run: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.neuronprofile"
-    write(other, trained(5)[0])
-    text = told("diff", other, run)
-    assert (text.returncode, text.stderr) == (0, "")
-    assert "ranks                            1             2" in text.stdout
-    document = json.loads(told("diff", other, run, "--json").stdout)
-    assert (document["a"]["steps_total"], document["b"]["steps_total"]) == (5, 20)
-    (reduce,) = (each for each in document["operators"] if each["name"] == "xla::all_reduce")
-    assert [reduce[run] for run in "ab"] == [{"seconds": s, "count": 1.0, "flops": 0.0} for s in (5e-05, 2e-04)]
-
-
 def test_what_is_left_of_a_worker_that_died_is_shown_and_told(run: Path) -> None:
     (first, second) = sorted(run.iterdir())
     first.write_bytes(first.read_bytes()[:-40])

@@ -180,48 +180,20 @@ def test_holistic_trace_analysis_splits_it_into_compute_communication_and_idle(r
 
 
 @pytest.mark.slow
-def test_a_trace_is_right_for_torch_and_has_a_track_a_core_and_arrows_from_each_launch(run: Run) -> None:
+def test_a_trace_is_right_for_torch(run: Run) -> None:
     from torch.profiler._trace_validator import validate_trace
 
-    for path in run.files("*.pt.trace.json.gz"):
+    for path, profile in zip(run.files("*.pt.trace.json.gz"), run.profiles, strict=True):
         assert validate_trace(str(path)) == (True, [])
-    documents = [json.loads(gzip.decompress(path.read_bytes())) for path in run.files("*.pt.trace.json.gz")]
-    assert len({document["baseTimeNanoseconds"] for document in documents}) == 1
-    cores = []
-    for document, profile in zip(documents, run.profiles, strict=True):
-        events = document["traceEvents"]
-        (core,) = profile.metadata.cores
-        cores.append(core)
-        kernels = [event for event in events if event.get("cat") == "kernel"]
+        document = json.loads(gzip.decompress(path.read_bytes()))
+        kernels = [event for event in document["traceEvents"] if event.get("cat") == "kernel"]
         assert len(kernels) == len(profile.operator_ns)
-        assert {event["pid"] for event in kernels} == {core}
-        operators = [event for event in profile.execution_events() if event.operator is not None]
-        assert {operator.kind for operator in operators} == {SpanKind.OPERATOR, SpanKind.COLLECTIVE}
-        collectives = {(each.name, each.engine) for each in operators if each.kind is SpanKind.COLLECTIVE}
-        assert collectives == {("neuron::all_reduce", Engine.COLLECTIVES)}
-        assert sum(step.collective_ns for step in profile.steps) > 0, "in one step nobody may have had to wait"
-        assert profile.metadata.world_size == 2
-        for kernel, operator in zip(kernels, operators, strict=True):
-            assert round(kernel["dur"] * 1e3) == operator.duration_ns
-            assert abs(kernel["ts"] * 1e3 + document["baseTimeNanoseconds"] - operator.start_ns) < 1_000
-        began = {event["id"] for event in events if event["ph"] == "s"}
-        ended = {event["id"] for event in events if event["ph"] == "f"}
-        assert began == ended
-        assert len(began) == len(profile.executions)
-        steps = [event["name"] for event in events if str(event.get("name")).startswith("ProfilerStep#")]
-        assert steps == [f"ProfilerStep#{step.step}" for step in profile.steps]
-        named = [event for event in events if event["ph"] == "M" and event["name"] == "process_labels"]
-        assert any("times are of the simulated device (CPU)" in event["args"]["labels"] for event in named)
-        lanes = {
-            e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name" and e["pid"] == core
-        }
-        assert {"tensor", "vector", "scalar", "gpsimd", "collectives", "transfers", "graphs"} == lanes
-        levels = [event for event in events if event["ph"] == "C"]
-        assert len(levels) == len(profile.memory_levels)
+        assert {event["pid"] for event in kernels} == {document["distributedInfo"]["rank"]}
         product = next(event for event in kernels if event["name"] == "aten::linear")
         assert product["args"]["source"].endswith("script.py:9")
-        assert document["distributedInfo"]["rank"] == profile.metadata.rank
-    assert cores == [0, 1]
+        operators = [event for event in profile.execution_events() if event.kind is SpanKind.COLLECTIVE]
+        assert {(each.name, each.engine) for each in operators} == {("neuron::all_reduce", Engine.COLLECTIVES)}
+        assert sum(step.collective_ns for step in profile.steps) > 0, "in one step nobody may have had to wait"
 
 
 @pytest.mark.long
