@@ -17,7 +17,7 @@ import torch
 
 from neurontools.profile.definitions import SourceLine
 from neurontools.rpc.report_limits import MOST_OPERATORS
-from neurontools.runtime.counting.metrics import CallSiteCounter
+from neurontools.runtime.counting.metrics import CallSiteCounter, RuntimeMetrics, TracedOperators
 from neurontools.runtime.counting.steps import COLLECTIVE, COMPUTE, TRANSFER, StepBoundaries, StepClock
 from neurontools.runtime.execution.graph_description import GraphChanges
 from neurontools.runtime.execution.work import DeviceCounts, ExecutionWork, OperatorSamples, OperatorTimes, SteadyState
@@ -271,6 +271,31 @@ def test_what_happens_often_in_one_step_is_in_one_step() -> None:
             found.count_call("read")
     (place,) = found.counts
     assert (found.counts[place], found.steps[place]) == (6, 3)
+
+
+def test_the_report_of_metrics_has_the_format_of_torch_xla() -> None:
+    metrics = RuntimeMetrics()
+    for milliseconds in range(1, 101):
+        metrics.add_duration("ExecuteTime", milliseconds / 1e3)
+    for nbytes in (4, 60, 8):
+        metrics.add_sample("InboundData", nbytes)
+    metrics.add_tracing(1.5)
+    metrics.add_tracing(250e-6)
+    metrics.increment("MarkStep", 3)
+    metrics.count_operators({"xla::add": 2})
+    replayed = TracedOperators({"xla::add": 1, "xla::mul": 2})
+    for _ in range(300):
+        metrics.count_replay(replayed)
+    metrics.count_tensor()
+    text = metrics.report({**metrics.counters, **metrics.operator_counters()})
+    assert text.splitlines() == [
+        *("Metric: ExecuteTime", "  TotalSamples: 100", "  Accumulator: 5s050ms"),
+        "  Percentiles: 1%=1.003ms; 5%=4.977ms; 50%=50.061ms; 90%=90.045ms; 95%=94.638ms; 99%=99.466ms",
+        *("Metric: InboundData", "  TotalSamples: 3", "  Accumulator: 72", "  Largest: 60"),
+        *("Metric: LazyTracing", "  TotalSamples: 2", "  Accumulator: 1s500ms"),
+        *("Counter: CreateXlaTensor", "  Value: 1", "Counter: MarkStep", "  Value: 3"),
+        *("Counter: xla::add", "  Value: 302", "Counter: xla::mul", "  Value: 600"),
+    ]
 
 
 def test_places_are_bounded() -> None:
