@@ -62,6 +62,7 @@ def _with_everything(now: Snapshot) -> Snapshot:
             last_step_at_seconds=now.taken_at_seconds - 3,
             collective_since_seconds=now.taken_at_seconds - 4,
             latest_collective="all-reduce",
+            checkpointing_since_seconds=now.taken_at_seconds - 2,
         ),
         training_rates=numbered(model.TrainingRates, 1),
         recent_steps=model.RecentSteps(16, (0.5, 0.25, 0.0, 0.0, 0.0, 0.0), 0.25, 0.25),

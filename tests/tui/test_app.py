@@ -48,14 +48,12 @@ INNER_PAGES = {
     "help": ("?",),
 }
 """What keys lead to that is drawn otherwise than the pages themselves."""
-ALIKE_WHEN_LARGE = ("history", "heatmap", "health", "topology")
 FEWER_SIZES = {
     "help": ((100, 82),),
-    "setup": (MIDDLE,),
     "tree": (MIDDLE, LARGE),
     "time": (SMALL,),
-    **dict.fromkeys(("details", "compact"), (SMALL, MIDDLE)),
-    **dict.fromkeys(ALIKE_WHEN_LARGE, (SMALL, MIDDLE)),
+    **dict.fromkeys(("details", "compact", "past"), (SMALL, MIDDLE)),
+    **dict.fromkeys(("setup", "history", "heatmap", "health", "topology", "usage", "host"), (MIDDLE,)),
 }
 """The sizes of pages that have the same layout at the others."""
 NOT_TYPED = ("quit", "show_palette", "save_screenshot", "toggle_recording")
@@ -182,7 +180,7 @@ def test_other_glyphs_are_drawn_as_stored() -> None:
     """Pages of a very small terminal that has only ASCII, and of one that has blocks and no braille."""
     drawn = [
         text(Dashboard(StillFeed(taken(is_training=False)), DashboardSettings(page=page), glyphs), size)
-        for glyphs, size, pages in ((ASCII, (56, 16), PAGE_NAMES), (BLOCKS, (140, 28), ("overview", "history")))
+        for glyphs, size, pages in ((ASCII, (56, 16), PAGE_NAMES), (BLOCKS, (140, 28), ("history",)))
         for page in pages
     ]
     is_stored(without_version("\n".join(drawn)), "glyphs.txt")

@@ -41,7 +41,6 @@ CASES: dict[str, tuple[Snapshot, dict[str, Any]]] = {
     "nasty_command.txt": (NASTY_HOST, {"wide": True}),
     "topology_torus.txt": (snapshot_of("trn1.32xlarge"), {"topology": True}),
     "trn2.48xlarge_lnc2.json": (snapshot_of("trn2.48xlarge"), {"device_indices": [15]}),
-    "inferred_and_unknown.json": (snapshot_of("inf1.24xlarge"), {"device_indices": [0]}),
     "nasty_command.json": (NASTY_HOST, {}),
 }
 
