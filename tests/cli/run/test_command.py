@@ -93,6 +93,11 @@ def test_a_script_with_its_arguments_and_its_summary(neuron_run: Run, tmp_path: 
     lines = [json.dumps({name: value}) for each in (summary, rank) for name, value in stable(each).items()]
     said = re.sub(r"(?<=wall time).*|\$[\d.]+|[\d.]+(/s| ([mun]?s|[KMG]?FLOPS|[KMG]iB)\b)", "", run.stderr)
     lines += said.splitlines()
+    (text, program) = (next((tmp_path / "cache").rglob(name)).read_text() for name in ("model.hlo.pb", "model.neff"))
+    graph = json.loads(program)
+    instructions = graph.pop("instructions")
+    del graph["torch"], graph["graph_hash"]
+    lines += [*text.splitlines(), json.dumps(graph), *map(json.dumps, instructions)]
     assert is_as_stored("\n".join(lines), SUMMARY), "look at the difference; then UPDATE_GOLDEN=1 writes it"
     assert not re.search(r"[\r\x1b]|starting", run.stderr), "a line of progress is for terminals"
 
