@@ -18,6 +18,7 @@ from neurontools.util.terminal import escape_controls
 from neurontools.web.privacy_filter import PrivacyFilter
 from tests.harness.command import calls
 from tests.harness.counted_runs import summary
+from tests.harness.paths import ROOT
 from tests.harness.profiles import write
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.trained_profiles import trained
@@ -66,6 +67,40 @@ def test_answers_are_the_documents_of_the_commands(steady: RunningDaemon) -> Non
     (host,) = ask(access, "list_hosts")["hosts"]
     assert (host["instance_type"], host["held_neuroncore_count"]) == ("trn1.32xlarge", 32)
     assert ask(access, "find_free_cores", count=2)["neuron_rt_visible_cores"] is None
+
+
+def argument_text(schema: dict[str, Any], *, required: bool) -> str:
+    limits = {"maxLength": 400} if schema["type"] == "string" else {"maxItems": 64} if "items" in schema else {}
+    assert limits.items() <= schema.items(), "the page has these limits in a sentence"
+    numbers = schema.get("items", schema)
+    parts = [f"from {numbers['minimum']} to {numbers['maximum']}"] if "minimum" in numbers else []
+    parts += [f"default {json.dumps(schema['default'])}"] if "default" in schema else ["required"] if required else []
+    parts += [f"one of {', '.join(schema['enum'])}"] if "enum" in schema else []
+    return ", ".join([f"list of {numbers['type']}s" if "items" in schema else schema["type"], *parts])
+
+
+def arguments_table() -> str:
+    """The table of docs/agents.md: the arguments of each tool as the client gets them."""
+    rows = ["| tool | arguments |", "|---|---|"]
+    for tool in tools.TOOLS:
+        schema = tool.input_schema
+        assert schema["additionalProperties"] is False
+        texts = [
+            f"`{name}` ({argument_text(value, required=name in schema['required'])})"
+            for name, value in schema["properties"].items()
+        ]
+        rows.append(f"| `{tool.name}` | {'; '.join(texts)} |")
+    return "\n".join(rows) + "\n"
+
+
+def test_the_document_has_the_arguments_of_each_tool() -> None:
+    page = ROOT / "docs/agents.md"
+    before, begin, after = page.read_text("utf-8").partition("| tool | arguments |")
+    table, end, after = after.partition("\n\n")
+    if "UPDATE_GOLDEN" in os.environ:
+        page.write_text(before + arguments_table().rstrip() + end + after, "utf-8")
+    else:
+        assert f"{begin}{table}\n" == arguments_table(), "docs/agents.md differs; UPDATE_GOLDEN=1 writes it anew"
 
 
 def test_a_finding_is_explained_with_what_it_concerns(start_daemon: StartDaemon) -> None:
