@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from neurontools.util.formats import Markup, element, escape_markup
 from neurontools.util.terminal import escape_controls
@@ -72,12 +72,3 @@ def changes(before: Node, after: Node, path: tuple[int, ...] = ()) -> Iterator[C
         return
     for place, (old, new) in enumerate(zip(before[2], after[2], strict=True)):
         yield from changes(old, new, (*path, place))
-
-
-def texts(tree: Node) -> Iterable[str]:
-    """Yields all texts of a tree, in their order."""
-    if isinstance(tree, str):
-        yield tree
-    else:
-        for child in tree[2]:
-            yield from texts(child)

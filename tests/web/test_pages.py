@@ -81,7 +81,11 @@ def test_each_page_is_as_stored(host: HostView, monkeypatch: pytest.MonkeyPatch)
     overview = PageQuery("overview")
     title, content = small.draw(overview)
     stored = [page_document("/top/", small.frame(overview, title), content, "1").decode()]
-    further = [f"{page.name}?" for page in PAGES[1:]] + ["overview?tree=1", f"processes?details={process}"]
+    further = [f"{page.name}?" for page in PAGES[1:]] + [
+        "overview?tree=1",
+        "processes?filter=nobody",
+        f"processes?details={process}",
+    ]
     stored += [html(small.draw(parse_page_query(*address.split("?")))[1]) for address in further]
     stored.append(html(host.draw(PageQuery("topology", device=5))[1]))
     hosts = of_users(shows_users=True, snapshot=moments[-1])
