@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from neurontools.exporters.exposition import encode_text
 from neurontools.exporters.monitor.configuration import MonitorConfiguration
+from neurontools.exporters.monitor.period import RecordBaseline
 from neurontools.exporters.monitor.recorder import make_record
 from neurontools.exporters.record_metrics import RecordMetrics
+from neurontools.exporters.snapshot_metrics import SnapshotMetrics
+from neurontools.model import ErrorCounters, ExecutionCounters
+from tests.harness.full_host import full_host
 from tests.harness.scenario_host import ScenarioHost
 
-MADE: Any = make_record(
-    ScenarioHost("trn1.2xlarge", "ecc-burst").at(10), MonitorConfiguration.default(), lambda _: None
-)
+EVERYTHING = MonitorConfiguration.default()
+MADE: Any = make_record(ScenarioHost("trn1.2xlarge", "ecc-burst").at(10), EVERYTHING, lambda _: None)
 ODD: list[Any] = ["9", [1], {"a": 1}, 10**400, float("nan"), float("-inf"), True, 1e300]
 
 
-def samples(metrics: RecordMetrics) -> dict[str, str]:
-    lines = encode_text(metrics.families()).decode().splitlines()
+def samples(metrics: RecordMetrics | SnapshotMetrics) -> dict[str, str]:
+    families = (
+        metrics.families() if isinstance(metrics, RecordMetrics) else metrics.families(full_host()[-1], None, 1.0)
+    )
+    lines = encode_text(families).decode().splitlines()
     return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#") and "_created" not in line)
 
 
@@ -39,12 +47,27 @@ def put(document: Any, path: tuple[str | int, ...], value: Any) -> Any:
     document[path[-1]] = value
 
 
+def test_a_record_has_the_metrics_of_its_snapshot() -> None:
+    before, now = full_host()
+    new = replace(before.processes[0], executions=ExecutionCounters(), errors=ErrorCounters())
+    baseline = RecordBaseline.initial(replace(before, processes=(new,)))
+    metrics = RecordMetrics(lambda: 0.0)
+    metrics.add_record(json.loads(json.dumps(make_record(now, EVERYTHING, lambda _: baseline))))
+    of_record, of_snapshot = (
+        {name: float(value) for name, value in samples(each).items() if not name.startswith("neurontools_")}
+        for each in (metrics, SnapshotMetrics(0.0))
+    )
+    shared = of_record.keys() & of_snapshot.keys()
+    assert len(shared) == 40
+    assert all('neuroncore="1"' in name for name in of_record.keys() - shared), "it lists all cores of the device"
+    assert {name.partition("{")[0] for name in of_snapshot.keys() - shared} == {"neuron_runtime_vcpu_usage_ratio"}
+    assert [of_record[name] for name in shared] == pytest.approx([of_snapshot[name] for name in shared], abs=2e-4)
+
+
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: repr(odd)[:12])
 def test_an_odd_value_is_left_out_and_counted_and_the_rest_stays(odd: Any) -> None:
     sane, metrics = RecordMetrics(lambda: 0.0), RecordMetrics(lambda: 0.0)
     sane.add_record(MADE)
-    vcpu_ratios = [value for name, value in samples(sane).items() if name.startswith("system_vcpu_usage_ratio")]
-    assert vcpu_ratios == ["0.25", "0.1874"], "of the user and of the system"
     document = deepcopy(MADE)
     document["system_data"]["memory_info"]["memory_used_bytes"] = odd
     (problem,) = metrics.add_record(document)
