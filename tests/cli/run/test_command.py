@@ -193,9 +193,8 @@ def test_options_end_where_the_script_begins() -> None:
         command.split_command_line(["--cores"])
 
 
-def test_the_summary_as_text() -> None:
+def test_the_summary_of_two_workers_of_four() -> None:
     worker = {
-        **dict.fromkeys(summary._SUMMED_FIELDS, 0),
         "rank": 0,
         "cores": [0],
         "instance_type": "trn1.2xlarge",
@@ -210,28 +209,53 @@ def test_the_summary_as_text() -> None:
         "graphs_compiled_total": 2,
         "compile_seconds": 0.25,
         "executions_total": 101,
+        "failed_executions_total": 1,
+        "numerical_errors_total": 3,
+        "busy_seconds": 40.5,
         "flop_total": 101 * 475 * 10**10,
         "hbm_peak_bytes": 3 << 30,
+        "to_device_bytes": 5 << 10,
+        "from_device_bytes": 7 << 20,
         "collectives_total": 202,
         "collective_seconds": 2.5,
         "collective_bytes": 3 << 20,
         "collective_p50_seconds": 0.0125,
         "fallbacks_total": 4,
     }
-    assert summary.summary_text(summary.combine_workers([worker], 0, 61.0)) == (
-        "workers      1\n"
+    served = {"name": "m", "requests_total": 7, "failed_requests_total": 2}
+    served |= {"latency_p50_seconds": 0.5, "latency_p99_seconds": 2.0}
+    other = {"rank": 1, "cores": [1], "step_p50_seconds": 0.625, "hbm_peak_bytes": 5 << 30, "served_models": [served]}
+    other |= {"steady_state": {"steps_total": 10, "samples_total": 160}}
+    workers = [worker, worker | other]
+    document = summary.combine_workers(workers, 3, 61.0, 4)
+    text = summary.summary_text(document)
+    assert (document.pop("ranks"), document.pop("cores")) == (workers, [0, 1])
+    values = [f"{name}={value}" for name, value in document.items()]
+    expected = """
+        exit_code=3 wall_seconds=61.0 workers=4 samples_total=1616 graphs_compiled_total=4 executions_total=202
+        failed_executions_total=2 busy_seconds=81.0 flop_total=959500000000000 to_device_bytes=10240
+        from_device_bytes=14680064 collective_seconds=5.0 collective_bytes=6291456 collectives_total=404
+        numerical_errors_total=6 fallbacks_total=8 compile_seconds=0.5 steps_total=101 hbm_peak_bytes=5368709120
+        step_p50_seconds=0.625 step_p99_seconds=0.75 execution_p50_seconds=0.4 execution_p99_seconds=0.6
+        collective_p50_seconds=0.0125 collective_p99_seconds=None training_seconds=50.0 steps_per_second=2.0
+        samples_per_second=48.0 flops_per_second=9500000000000.0 instance_type=trn1.2xlarge mfu_ratio=0.05
+    """
+    assert values == expected.split()
+    assert text == (
+        "workers      4\n"
         "wall time    1 m 1 s\n"
         "steps        101 (2.0/s)\n"
-        "step time    p50 500.0 ms, p99 750.0 ms\n"
-        "samples      808 (16.0/s)\n"
-        "graphs       2 compiled in 250.0 ms\n"
-        "executions   101, p50 400.0 ms, p99 600.0 ms\n"
-        "compute      9.5 TFLOPS, MFU 10.0000%\n"
-        "HBM peak     3.0 GiB\n"
-        "transfers    0 to, 0 from the device\n"
-        "collectives  202, 3.0 MiB in 2.5 s, p50 12.5 ms\n"
-        "errors       0 failed, 0 with NaN\n"
-        "fallbacks    4 operators ran on the host\n"
+        "step time    p50 625.0 ms, p99 750.0 ms\n"
+        "samples      1,616 (48.0/s)\n"
+        "served       m: 7 requests, 2 failed, p50 500.0 ms, p99 2.0 s\n"
+        "graphs       4 compiled in 500.0 ms\n"
+        "executions   202, p50 400.0 ms, p99 600.0 ms\n"
+        "compute      9.5 TFLOPS, MFU 5.0000%\n"
+        "HBM peak     5.0 GiB\n"
+        "transfers    10.0 KiB to, 14.0 MiB from the device\n"
+        "collectives  404, 6.0 MiB in 5.0 s, p50 12.5 ms\n"
+        "errors       2 failed, 6 with NaN\n"
+        "fallbacks    8 operators ran on the host\n"
     )
 
 
