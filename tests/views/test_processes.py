@@ -92,14 +92,6 @@ def test_a_timed_out_execution_is_one_error_and_the_job_has_its_name() -> None:
         assert f"Process {PID}  train.py" in text_of(shown, 200), "its title has the name of its job, not its PID twice"
 
 
-def test_many_executions_a_second_are_told_in_fewer_digits_and_not_cut() -> None:
-    busy = RenderContext.from_snapshot(changed(executions_per_second=123_456.7), page="processes", unfolded=OPENED)
-    titles, row = [line for line in text_of(busy, 200).splitlines() if "EXEC/S" in line or str(PID) in line]
-    end = titles.index("EXEC/S") + len("EXEC/S")
-    assert row[:end].split()[-1] == "123,457"
-    assert row[end] == " "
-
-
 COUNTERS = TrainingCounters(
     steps_total=1200,
     samples_total=38400,
