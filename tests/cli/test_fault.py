@@ -9,7 +9,10 @@ import pytest
 
 from neurontools.faults.kinds import KINDS
 from tests.harness.command import RunCommand, calls
+from tests.harness.pictures import is_as_stored
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
+
+GOLDEN = Path(__file__).parent / "golden/faults.txt"
 
 
 @pytest.fixture
@@ -26,19 +29,24 @@ def test_what_is_injected_is_listed_and_healed(neuron_fault: RunCommand, daemon:
     done = neuron_fault("inject", "ecc-corrected", "-d", "0", "--amount", "12", "--for=3600", "-j", *at)
     (document,) = json.loads(done.stdout)
     assert (document["number"], document["amount"], document["state"]) == (2, 12, "holds")
-    listed = neuron_fault("list", *at).stdout.splitlines()
-    assert listed[0].split() == ["FAULT", "KIND", "WHERE", "WHEN", "STATE", "MET"]
-    assert [line.split()[0] for line in listed[1:]] == ["1", "2"]
+    assert neuron_fault("list", *at).stdout.splitlines() == [
+        "FAULT  KIND               WHERE     WHEN                 STATE  MET",
+        "1      hbm-uncorrectable  device 3  after 50 executions  waits  0",
+        "2      ecc-corrected      device 0  for 3600 s           holds  0",
+    ]
     assert neuron_fault("heal", "2", *at).stdout == "healed 1 fault\n"
     assert neuron_fault("heal", *at).stdout == "healed 1 fault\n"
     assert json.loads(neuron_fault("list", "--json", *at).stdout) == []
 
 
-def test_all_kinds_are_documented_by_the_command(neuron_fault: RunCommand) -> None:
-    lines = neuron_fault("kinds").stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == list(KINDS)
+def test_kinds_are_as_stored(neuron_fault: RunCommand) -> None:
+    table = neuron_fault("kinds").stdout
     documents = json.loads(neuron_fault("kinds", "--json").stdout)
     assert [document["kind"] for document in documents] == list(KINDS)
+    for document in documents:
+        assert document.pop("summary") in table
+    lines = [json.dumps({name: value for name, value in each.items() if value not in (None, [])}) for each in documents]
+    assert is_as_stored(table + "\n".join(lines) + "\n", GOLDEN), "faults.txt differs; UPDATE_GOLDEN=1 writes it anew"
 
 
 def test_a_plan_is_told_and_played(neuron_fault: RunCommand, daemon: RunningDaemon, tmp_path: Path) -> None:
@@ -47,7 +55,12 @@ def test_a_plan_is_told_and_played(neuron_fault: RunCommand, daemon: RunningDaem
     at = ("--socket", daemon.socket)
     told = neuron_fault("plan", str(plan), "--dry-run", *at)
     assert (told.returncode, told.stderr) == (0, "")
-    assert told.stdout.splitlines()[0].split() == ["AT", "HOST", "DEVICE", "KIND"]
+    assert told.stdout.splitlines()[:4] == [
+        "AT       HOST       DEVICE  KIND",
+        "0:04:19  this host  10      hbm-uncorrectable",
+        "0:11:53  this host  7       hang-compute",
+        "0:20:13  this host  8       hbm-repairable",
+    ]
     assert daemon.snapshot().injected_faults == ()
     assert neuron_fault("plan", str(plan), *at).stdout == told.stdout, "the same seed, the same story"
     injected = daemon.snapshot().injected_faults
