@@ -7,6 +7,7 @@ import gzip
 import json
 import pickle
 import shutil
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,11 +132,11 @@ IDLE = {"loader": 0, "width": 8, "repeats": 1, "host": 0, "first_host": 0}
         (Bound.INPUT, {"loader": 0.05}, 1),
         (Bound.HOST, {"first_host": 0.4}, 1),
         (Bound.COMPUTE, {"width": 1500, "repeats": 8}, 1),
-        (Bound.COMMUNICATION, {"host": 0.5}, 2),
+        (Bound.COMMUNICATION, {"host": 0.5, "loader": "0.002 * xm.get_ordinal()"}, 2),
     ],
 )
 def test_xprof_agrees_with_show_about_the_limit_of_a_run(
-    bound: Bound, changes: dict[str, float], workers: int, tmp_path: Path
+    bound: Bound, changes: dict[str, object], workers: int, tmp_path: Path
 ) -> None:
     output_of(tmp_path, BOUND.format(**{**IDLE, **changes}), "--nproc-per-node", str(workers), "--profile", "made")
     files = sorted((tmp_path / "made").glob("plugins/profile/*/*.xplane.pb"))
@@ -151,7 +152,9 @@ def test_xprof_agrees_with_show_about_the_limit_of_a_run(
     split, steps = report.split, report.split_steps
     per_step_ms = {name: 1e3 * seconds / steps for name, seconds in split.parts()}
     assert float(told["steptime_ms_average"]) == pytest.approx(1e3 * split.total_seconds / steps, rel=0.05, abs=1)
-    assert float(told["tc_infeed_ms_average"]) == pytest.approx(per_step_ms["input wait"], rel=0.1, abs=2)
+    waits_ns = [list(steady_steps(profile).column("input_wait_ns")) for profile in report.profiles]
+    longest_ms = 1e-6 * statistics.mean(map(max, zip(*waits_ns, strict=True)))  # of the slower core
+    assert float(told["tc_infeed_ms_average"]) == pytest.approx(longest_ms, rel=0.1, abs=2)
     assert ("HIGHLY input-bound" in told["input_conclusion"]) == (bound is Bound.INPUT)
     busy_ms = per_step_ms["execute"] + per_step_ms["collectives"]
     assert float(told["tc_active_ms_average"]) == pytest.approx(busy_ms, rel=0.1, abs=2)
