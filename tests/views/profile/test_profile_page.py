@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,8 +59,10 @@ def hostile() -> list[Profile]:
     ]
 
 
-def test_the_report_is_as_stored_in_each_form() -> None:
+def test_the_report_is_as_stored_in_each_form(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text of one rank and of three, the page, the document, the tables, and the difference of two runs."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
     one, three = build_report(trained(10)), build_report(trained(4, 3, slow_rank=1))
     compared = compare(one, three)
     drawn = (
