@@ -15,7 +15,7 @@ from neurontools.estimate.inference_rules import INFERENCE_RULES, find_inference
 from neurontools.estimate.savings import COLLECTIVE_SECONDS, find_saving
 from neurontools.estimate.summary_evidence import summary_verdict
 from neurontools.profile.analysis.verdict import LARGER_EXECUTIONS, READS_PER_STEP, Cause
-from neurontools.util.units import duration_text, iec_bytes_text, percent_text
+from neurontools.util.units import counted, duration_text, iec_bytes_text, percent_text
 
 LEAST_STEPS = 10
 """A run with fewer steps gets no advice, because it is too short to show a steady state."""
@@ -292,7 +292,7 @@ def _nan(facts: RunFacts) -> Advice | None:
     return Advice(
         rule="nan",
         truth=Truth.SCRIPT,
-        measured=f"{count:.0f} executions had NaN in their results",
+        measured=f"{counted(round(count), 'execution')} had NaN in the results",
         place=None,
         fix="NEURON_FAIL_ON_NAN=1 stops at the first NaN; then try a lower learning rate, gradient clipping, or a "
         "wider data type",
@@ -327,10 +327,11 @@ def _deprecated_variable(facts: RunFacts) -> Advice | None:
     names = facts.rank.get("deprecated_variables") or []
     if not names:
         return None
+    verb = "is" if len(names) == 1 else "are"
     return Advice(
         rule="deprecated-variable",
         truth=Truth.SCRIPT,
-        measured=f"{' and '.join(map(str, names))} is set; SDK 2.24 was the last to support it",
+        measured=f"{' and '.join(map(str, names))} {verb} set; SDK 2.24 was the last to support it",
         place=None,
         fix="model.to(torch.bfloat16), or torch.autocast",
         effect="about 11% fewer samples/s in AWS's BERT pre-training, but it works with later SDKs",

@@ -380,7 +380,7 @@ def _accumulation_effect(baseline: _Baseline) -> WhatIf | None:
         f"gradient accumulation over {_ACCUMULATED_BATCHES} batches",
         baseline.speedup(changed),
         run.peak_bytes,
-        f"gradients are reduced in {run.collectives:.3g} collectives a step; it changes what the optimizer sees",
+        f"collectives that reduce gradients: {run.collectives:.3g} a step; it changes what the optimizer sees",
     )
 
 

@@ -184,12 +184,12 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("outside-loop", "", {"wall_seconds": 90.0, "training_seconds": 30.0, "start_run_delay_seconds": 31.0}),
     ("outside-loop", "before the first step or after", {"wall_seconds": 60.0, "training_seconds": 30.0}),
     ("nan", "", {"numerical_errors_total": 0}),
-    ("nan", "1 executions had NaN", {"numerical_errors_total": 1}),
+    ("nan", "1 execution had NaN", {"numerical_errors_total": 1}),
     ("idle-cores", "", {"cores": [0, 1], "cores_without_work": 0}),
     ("idle-cores", "", {"cores_without_work": 1}),
     ("idle-cores", "1 of 4 NeuronCores were held", {"cores": [0, 1, 2, 3], "cores_without_work": 1}),
     ("deprecated-variable", "", {"deprecated_variables": []}),
-    ("deprecated-variable", "XLA_USE_BF16 and A is set", {"deprecated_variables": ["XLA_USE_BF16", "A"]}),
+    ("deprecated-variable", "XLA_USE_BF16 and A are set", {"deprecated_variables": ["XLA_USE_BF16", "A"]}),
 ]
 
 

@@ -32,7 +32,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 LEVEL_3 = {"NEURON_CC_FLAGS": "--optlevel 3"}
 needs_compiler = pytest.mark.skipif(compiler_of(os.environ) is None, reason="needs a C++ compiler")
 # Trains until there is machine code, or so many steps; the learning rate is another one at each step. After 40 steps it
-# waits for the compiler, as on a busy host it would train for minutes. Of the compiler, torch imports the settings alone.
+# waits for the compiler, because on a busy host it would train for minutes. Of the compiler, torch itself imports the
+# settings alone.
 SCRIPT = """
 import glob, json, os, sys
 from neurontools.runtime.launch.install import install_runtime
