@@ -16,7 +16,7 @@ MINUTES ?= 20
 
 help:
 	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
-	@echo "make test        run the tests of every capability, in about six minutes"
+	@echo "make test        run the tests of every capability, in three to six minutes"
 	@echo "make test-all    run all tests: also the slow ones, and every example of the property tests"
 	@echo "make lowest      run the tests of make test with the lowest versions of all requirements; make newest: the newest"
 	@echo "make campaign    kill, flood and feed the suite odd input; MINUTES=20 CAMPAIGN='--seed 1 floods'"
