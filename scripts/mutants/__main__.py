@@ -13,7 +13,8 @@ A stopped run keeps its results: `--record` continues the recording, and a run c
 of this file is tried again if its module has changed, or if it survived and the tests that reach it have changed.
 
 A mutant is killed if a test fails that passes without the mutant, if pytest can't import conftest.py, or if its tests
-hang. Tests hang if they use no CPU time for a minute, fill the memory, or take several times their usual CPU time.
+hang. Tests hang if they wait for a minute, use no CPU time for a minute, fill the memory, or take several times their
+usual CPU time.
 
 Exit codes: 0 enough mutants were killed, 1 too few, 2 the run was not possible, 130 interrupted.
 """
@@ -49,6 +50,7 @@ LEAST_PERCENT, LEAST_CENTRAL_PERCENT = 90.0, 95.0
 _COLLECTED_CPU_SECONDS = 3.0  # the first tests of a trial that has to collect them; collecting all takes longer
 _SUSPECT_CPU_SECONDS = 60.0  # more than a test needs
 _CONFTEST = "tests/conftest.py"  # killer of a mutant with which pytest can't import it, and gives a usage error
+_HANG_SECONDS = "60"  # the time limit of a test, which is a fifth of the usual one
 _SAVED_SECONDS = 60.0  # the recording is saved so often
 _PACKAGES = ("neurontools", "daemon/neurond")
 _PRELOADED = (
@@ -148,6 +150,7 @@ def main() -> int:
             raise NotPossible("code has changed, or tests are not recorded yet; run it with --record again")
         random.Random(options.seed).shuffle(outcomes)
         limits = Limits(options.budget, options.matrix)
+        os.environ["TESTS_HANG_SECONDS"] = _HANG_SECONDS
         if options.output and options.output.exists():
             continue_from(json.loads(options.output.read_text("utf-8")), outcomes, reach)
         untried = [outcome for outcome in outcomes if not outcome.digest]
