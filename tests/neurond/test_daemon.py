@@ -302,7 +302,7 @@ def test_a_fifth_reader_of_the_past_is_refused(daemon: RunningDaemon) -> None:
 
 
 def test_out_of_descriptors_is_one_line_and_passes(daemon: RunningDaemon) -> None:
-    daemon.snapshot()
+    daemon.next_snapshot()  # a whole tick: all that it needs is imported
     limits = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
     highest = max(int(entry.name) for entry in Path(f"/proc/{daemon.pid}/fd").iterdir())
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (highest + 1, limits[1]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from neurond.allocator import CoreLease
 from neurond.system.clocks import ended_by_wall_clock
-from neurontools import catalog
+from neurontools.catalog import peak_flops_per_core  # at the start, while there are descriptors
 from neurontools.model import EndedProcess, NeuronCore, Process, Snapshot
 from neurontools.model.serving import request_models, requests_total
 from neurontools.model.snapshot import counted_since_unix_seconds
@@ -72,7 +72,7 @@ class ProcessAccounts:
         This clock is ahead of the snapshot's clock by `moved_seconds`.
         """
         self._moved_seconds = moved_seconds
-        peak_flops = catalog.peak_flops_per_core(snapshot.instance.instance_type)
+        peak_flops = peak_flops_per_core(snapshot.instance.instance_type)
         for departure in departures:
             self._depart(departure, snapshot, peak_flops)
         self._follow_found_living()

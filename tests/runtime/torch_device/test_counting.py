@@ -167,8 +167,8 @@ import json, torch, torch_xla.core.xla_model as xm
 from neurontools.runtime.launch.device_registration import executor
 from neurontools.runtime.tensors.device import device as d
 device = xm.xla_device()
-first, second = torch.randn(500, 500).to(device), torch.randn(500, 500).to(device)
-total = torch.zeros(500, 500).to(device)
+first, second = torch.randn(4, 400_000).to(device), torch.randn(400_000, 4).to(device)
+total = torch.zeros(4, 4).to(device)
 told = []
 for step in range(160):
     total = total + torch.tanh(first @ second)
