@@ -154,6 +154,7 @@ class FaultHost:
     def heal(self) -> None:
         fault_calls.heal(self.daemon.socket)
         self._loses_reports = False
+        self.daemon.next_snapshot()  # the metrics have what the ended processes reported last
         self._counts_before = self._read_series()[1]
         self._kernel_log.write_bytes(b"")
 

@@ -63,7 +63,7 @@ def test_the_report_is_as_stored_in_each_form(monkeypatch: pytest.MonkeyPatch) -
     """The text of one rank and of three, the page, the document, the tables, and the difference of two runs."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    one, three = build_report(trained(10)), build_report(trained(4, 3, slow_rank=1))
+    one, three = build_report(trained(10)), build_report(trained(7, 3, slow_rank=1))
     compared = compare(one, three)
     drawn = (
         *lines(trained(10)),
