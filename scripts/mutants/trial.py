@@ -185,7 +185,8 @@ def run_pytest(slot: Slot, arguments: Sequence[str], plugins: Sequence[object]) 
         os.environ |= {"PYTHONPATH": ":".join(roots), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(slot.scratch)}
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(slot.scratch / "hypothesis")
         tempfile.tempdir = None
-        code = int(pytest.main([*_PYTEST_FLAGS, *arguments], plugins=list(plugins)))
+        base = f"--basetemp={slot.scratch}/p"  # short, because some tests put sockets there
+        code = int(pytest.main([*_PYTEST_FLAGS, base, *arguments], plugins=list(plugins)))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
