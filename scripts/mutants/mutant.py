@@ -121,7 +121,8 @@ def _collect_blocks(node: ast.AST, found: list[list[ast.stmt]], *, in_function: 
 def mutants_of(path: str, source: str) -> list[Mutant]:
     """Returns all mutants of a module, in source order.
 
-    Annotations, types, docstrings, f-strings, error texts, sentences and `strict` of zip are not changed.
+    Annotations, types, docstrings, f-strings, error texts, sentences, `strict` of zip, and defaults of parameters that
+    a function accepts but doesn't read are not changed.
     """
     tree = ast.parse(source)
     return list(_Finder(path, tree, source.splitlines()).below(tree, 1, None, in_error=False))
@@ -133,6 +134,7 @@ class _Finder:
     def __init__(self, path: str, tree: ast.Module, lines: list[str]) -> None:
         self._path, self._tree, self._lines = path, tree, lines
         self._block_numbers = {id(block): number for number, block in enumerate(blocks_of(tree))}
+        self._unread = _unread_defaults(tree)
 
     def below(self, holder: ast.AST, line: int, block: int | None, *, in_error: bool) -> Iterator[Mutant]:
         """Yields the mutants below a node. `line` and `block` are those of the node."""
@@ -146,7 +148,7 @@ class _Finder:
                 continue
             inner = self._block_numbers.get(id(value), block)
             for position, node in enumerate(value) if isinstance(value, list) else [(None, value)]:
-                if not isinstance(node, ast.AST) or _is_unchanged(node, in_error=in_error):
+                if not isinstance(node, ast.AST) or id(node) in self._unread or _is_unchanged(node, in_error=in_error):
                     continue
                 at = getattr(node, "lineno", line)
                 for replacement in _replacements(node, name):
@@ -155,6 +157,18 @@ class _Finder:
                         self._path, self._tree, source_line, at, holder, name, position, node, replacement, inner
                     )
                 yield from self.below(node, at, inner, in_error=in_error or isinstance(node, ast.Raise))
+
+
+def _unread_defaults(tree: ast.Module) -> set[int]:
+    found: set[int] = set()
+    for function in (node for node in ast.walk(tree) if isinstance(node, _FUNCTION_NODES)):
+        read = {node.id for each in function.body for node in ast.walk(each) if isinstance(node, ast.Name)}
+        given = function.args
+        positional = zip(reversed([*given.posonlyargs, *given.args]), reversed(given.defaults), strict=False)
+        for parameter, default in (*positional, *zip(given.kwonlyargs, given.kw_defaults, strict=True)):
+            if not {parameter.arg, "locals"} & read:
+                found.add(id(default))
+    return found
 
 
 def _is_unchanged(node: ast.AST, *, in_error: bool) -> bool:

@@ -183,10 +183,12 @@ def _importers(sources: Mapping[str, str]) -> dict[str, list[str]]:
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
-                    root = "daemon/" if name.startswith("neurond") else ""
-                    imported = root + name.replace(".", "/") + ".py"
-                    if imported in found:
-                        found[imported].append(path)
+                    place = ("daemon/" if name.startswith("neurond") else "") + name.replace(".", "/")
+                    for imported in (f"{place}.py", f"{place}/__init__.py"):
+                        if imported in found:
+                            found[imported].append(path)
+                            if path.endswith("__init__.py"):  # a package without functions: its tests use the modules
+                                found[path].append(imported)
     return found
 
 
