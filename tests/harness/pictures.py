@@ -1,4 +1,4 @@
-"""The screens of neuron-top as text and styles, and its picture in README; the same every time in one time zone."""
+"""Screens of neuron-top as text, styles and clicks, and its picture in README; the same every time in one time zone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.dashboard_widget import rich_style
 from neurontools.views.dashboard_settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
-from neurontools.views.drawing.lines import FOUND, SELECTED, THEMES, Line, line_width, plain_text
+from neurontools.views.drawing.lines import FOUND, SELECTED, THEMES, TextPage, line_width, plain_text
 from tests.harness.paths import ROOT
 from tests.harness.pressed_keys import draw, type_keys
 from tests.harness.scenario_host import ScenarioHost
@@ -34,7 +34,7 @@ _PICTURE_CORES = 20
 
 
 async def screens(app: NeuronTop, keys: tuple[str, ...], sizes: tuple[Size, ...]) -> str:
-    """Returns what the application shows after these keys: its text at these sizes, at the middle one with styles.
+    """Returns what the application shows after these keys at these sizes, as `screen_rows`.
 
     Rows that are the same as the row before are only counted.
     """
@@ -42,26 +42,32 @@ async def screens(app: NeuronTop, keys: tuple[str, ...], sizes: tuple[Size, ...]
         await type_keys(pilot, *keys)
         await pilot.pause()
         strips = app.dashboard_widget.render_lines(app.dashboard_widget.size.region)
-    styled = []
     for strip, line in zip(strips, draw(app.dashboard, *MIDDLE).lines, strict=True):
         assert list(strip) == [Segment(part, rich_style("dark", style)) for part, style in line], (
             "the application shows what is drawn"
         )
-        is_blank = not plain_text(line).strip() and {style for _, style in line} == {"text"}
-        styled.append("" if is_blank else f"{plain_text(line):{MIDDLE[0]}}  {_styles(line)}")
     parts = []
     for size in sizes:
-        rows = styled if size == MIDDLE else [plain_text(line) for line in draw(app.dashboard, *size).lines]
         parts.append("{}x{}".format(*size))
-        for row, same in groupby(row.rstrip() for row in rows):
+        for row, same in groupby(screen_rows(draw(app.dashboard, *size))):
             more = len(list(same)) - 1
             parts += [row, f"({more} more)"] if more else [row]
     return "\n".join(parts) + "\n"
 
 
-def _styles(line: Line) -> str:
-    """The styles of a row, each after the number of its cells."""
-    return ", ".join(f"{line_width(tuple(run))} {style}" for style, run in groupby(line, key=itemgetter(1)))
+def screen_rows(page: TextPage) -> list[str]:
+    """Returns the rows of a page: the text, the number of cells of each style, and what a click on which cells does."""
+    rows = []
+    for number, line in enumerate(page.lines):
+        text = plain_text(line)
+        styles = ", ".join(f"{line_width(tuple(run))} {style}" for style, run in groupby(line, key=itemgetter(1)))
+        clicks = ", ".join(
+            f"{left}-{right} {action} {argument}"
+            for row, left, right, action, argument in page.targets
+            if row == number
+        )
+        rows.append(f"{text}  {styles}{clicks and ';'} {clicks}".rstrip() if text.strip() or clicks else "")
+    return rows
 
 
 def style_texts() -> str:

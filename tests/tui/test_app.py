@@ -27,12 +27,13 @@ from tests.harness.pictures import (
     SIZES,
     SMALL,
     is_as_stored,
+    screen_rows,
     screens,
     screenshot,
     style_texts,
     without_version,
 )
-from tests.harness.pressed_keys import text, type_keys
+from tests.harness.pressed_keys import draw, text, type_keys
 from tests.harness.still_feed import StillFeed, nearly_full, snapshots
 from tests.harness.training_process import ADVICE, COUNTERS, OPERATORS, RATES, with_training
 from tests.harness.waiting import wait_until_async
@@ -179,9 +180,12 @@ async def test_every_page_is_drawn_as_stored(name: str) -> None:
 def test_other_glyphs_are_drawn_as_stored() -> None:
     """Pages of a very small terminal that has only ASCII, and of one that has blocks and no braille."""
     drawn = [
-        text(Dashboard(StillFeed(taken(is_training=False)), DashboardSettings(page=page), glyphs), size)
+        row
         for glyphs, size, pages in ((ASCII, (56, 16), PAGE_NAMES), (BLOCKS, (140, 28), ("history",)))
         for page in pages
+        for row in screen_rows(
+            draw(Dashboard(StillFeed(taken(is_training=False)), DashboardSettings(page=page), glyphs), *size)
+        )
     ]
     is_stored(without_version("\n".join(drawn)), "glyphs.txt")
 

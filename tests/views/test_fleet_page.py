@@ -25,7 +25,7 @@ from neurontools.views.fleet_page import FleetContext, fleet_lines, fleet_page, 
 from tests.harness.document_lines import document_lines
 from tests.harness.fleet import live, lost
 from tests.harness.full_host import full_host
-from tests.harness.pictures import is_as_stored
+from tests.harness.pictures import is_as_stored, screen_rows
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import snapshot_of
 
@@ -95,11 +95,7 @@ def test_the_page_is_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     grouped = replace(context(states), rows=list_rows(states, worst_first, "type"), group_by="type", filter_text="a")
     pages = [fleet_page(context(states), 100, 24), fleet_page(context(states), 160, 25), fleet_page(grouped, 240, 22)]
-    lines = [
-        f"{plain_text(line)}  {', '.join(dict.fromkeys(style for text, style in line if text.strip()))}".rstrip()
-        for page in pages
-        for line in page.lines
-    ]
+    lines = [row for page in pages for row in screen_rows(page)]
     lines += map(plain_text, fleet_lines(context(states, cursor=-1), 120))
     few = [states[4], HOSTS[4]]
     answer = document(few, 100.0, 1.7e9, ("hosts:3: wrong",), "type", jobs=fleet_jobs(few), models=fleet_models(few))

@@ -15,7 +15,6 @@ from neurontools.driver.processes import ProcessContext, ProcessTreeEntry
 from neurontools.model import health
 from neurontools.util.process_text import HIDDEN
 from neurontools.views.device_list import device_list_json, device_list_table
-from neurontools.views.drawing.lines import plain_text
 from neurontools.views.drawing.render_context import ProcessCost, RenderContext
 from neurontools.views.host_difference import RecordingSide, host_difference_json, host_difference_text
 from neurontools.views.ls_reports import (
@@ -36,7 +35,7 @@ from neurontools.views.top_document import top_csv, top_document, top_json
 from neurontools.views.topology_picture import topology_picture
 from tests.harness.document_lines import document_lines
 from tests.harness.full_host import full_host
-from tests.harness.pictures import is_as_stored
+from tests.harness.pictures import is_as_stored, screen_rows
 from tests.harness.snapshots import snapshot_of
 
 GOLDEN = Path(__file__).parent / "golden/full_host.txt"
@@ -63,12 +62,8 @@ def drawn(page: str, width: int, height: int, **choices: Any) -> Iterator[str]:
         vcpus=(NOW.host.vcpu_average,) * 4,
         **choices,
     )
-    shown = page_named(page).draw(context, width, height)
     yield page
-    for line in shown.lines:
-        styles = dict.fromkeys(style for text, style in line if text.strip())
-        if styles:
-            yield f"{plain_text(line)}  {', '.join(styles)}"
+    yield from screen_rows(page_named(page).draw(context, width, height))
 
 
 def test_documents_are_as_stored() -> None:
