@@ -484,7 +484,7 @@ def test_whatever_a_state_file_holds_is_restored_or_refused_as_a_whole() -> None
 
 
 def test_a_process_is_asked_for_by_its_pid(host: Host) -> None:
-    token, other = host.attach("a", 2), host.attach("b", 3)
+    other, token = host.attach("b", 3), host.attach("a", 2)
     pid = host.ledger.find_lease(token).pid
     number = host.inject("execution-unit-lost", pid=pid)
     assert (len(host.told_to(token)), host.told_to(other)) == (1, [])

@@ -54,10 +54,14 @@ def test_who_asks_for_too_much_waits_and_nobody_else() -> None:
     clock = Clock()
     limits = limits_for(2**20)
     peers = PeerLimiter(limits, clock)
-    assert peers.spend(A, limits.process_pace.burst) == 0
-    assert peers.spend(A, 100) == pytest.approx(100 / limits.process_pace.per_second)
+    pace = limits.process_pace
+    assert peers.spend(A, pace.burst) == 0
+    for work in (100, 1, 400.5, 7):
+        clock.seconds += 0.0005  # in which half a token comes back
+        assert peers.spend(A, work) == pytest.approx(work / pace.per_second - 0.0005)
+        clock.seconds += work / pace.per_second - 0.0005
     for _ in range(100):
-        assert peers.spend(A, 1000) <= limits.process_pace.burst / limits.process_pace.per_second
+        assert peers.spend(A, 1000) <= pace.burst / pace.per_second
     assert peers.spend(B, 1) == 0, "what the first asks for while it waits is not its user's debt"
     clock.seconds += 10
     assert peers.spend(A, 1) == 0
