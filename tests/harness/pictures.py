@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -34,10 +35,7 @@ _PICTURE_CORES = 20
 
 
 async def screens(app: NeuronTop, keys: tuple[str, ...], sizes: tuple[Size, ...]) -> str:
-    """Returns what the application shows after these keys at these sizes, as `screen_rows`.
-
-    Rows that are the same as the row before are only counted.
-    """
+    """Returns what the application shows after these keys at these sizes, as `screen_rows`."""
     async with app.run_test(size=MIDDLE) as pilot:
         await type_keys(pilot, *keys)
         await pilot.pause()
@@ -49,9 +47,7 @@ async def screens(app: NeuronTop, keys: tuple[str, ...], sizes: tuple[Size, ...]
     parts = []
     for size in sizes:
         parts.append("{}x{}".format(*size))
-        for row, same in groupby(screen_rows(draw(app.dashboard, *size))):
-            more = len(list(same)) - 1
-            parts += [row, f"({more} more)"] if more else [row]
+        parts += without_repeated(screen_rows(draw(app.dashboard, *size)))
     return "\n".join(parts) + "\n"
 
 
@@ -68,6 +64,14 @@ def screen_rows(page: TextPage) -> list[str]:
         )
         rows.append(f"{text}  {styles}{clicks and ';'} {clicks}".rstrip() if text.strip() or clicks else "")
     return rows
+
+
+def without_repeated(rows: Iterable[str]) -> Iterator[str]:
+    """Yields rows, and the number of those that are the same as the row before instead of them."""
+    for row, same in groupby(rows):
+        yield row
+        if more := len(list(same)) - 1:
+            yield f"({more} more)"
 
 
 def style_texts() -> str:

@@ -104,3 +104,10 @@ def with_device(snapshot: Snapshot, index: int, **changes: object) -> Snapshot:
     devices = list(snapshot.devices)
     devices[index] = replace(devices[index], **changes)  # type: ignore[arg-type]
     return replace(snapshot, devices=tuple(devices))
+
+
+def host_with_links(links: Sequence[tuple[int, ...]], topology: str = "torus_2d") -> Snapshot:
+    """A host with these links between its devices and no other fact of interest."""
+    snapshot = snapshot_of("trn1.2xlarge")
+    devices = tuple(replace(snapshot.devices[0], index=i, connected_to=to) for i, to in enumerate(links))
+    return replace(snapshot, devices=devices, instance=replace(snapshot.instance, topology=topology))

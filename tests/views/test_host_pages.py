@@ -11,9 +11,7 @@ from neurontools.model import (
     Disk,
     EndedProcess,
     ExecutionCounters,
-    FaultState,
     Host,
-    InjectedFault,
     NetworkInterface,
     PowerUtilization,
     RdmaPort,
@@ -30,11 +28,9 @@ from neurontools.views.drawing.lines import (
     title_line,
 )
 from neurontools.views.drawing.render_context import RenderContext
-from neurontools.views.health_page import health_page
 from neurontools.views.host_page import TRAFFIC_COLUMNS, host_page, traffic_rows
 from neurontools.views.overview_page import vcpu_section
 from neurontools.views.screen import page_named
-from neurontools.views.usage_page import usage_page
 from tests.harness.scenario_host import ScenarioHost
 
 SNAPSHOT = ScenarioHost("trn1.2xlarge", "steady").at(30.0)
@@ -71,13 +67,6 @@ def test_that_there_is_nothing_is_said_whole_or_with_a_sign_that_it_is_cut(page:
         assert cut == whole or cut == whole[:19] + "…"
 
 
-def test_of_many_users_some_are_told_as_a_number() -> None:
-    many = tuple(ended(number, f"user{number}", 1.0) for number in range(100, 160))
-    lines = lines_of(usage_page(RenderContext.from_snapshot(SNAPSHOT, page="usage", ended=many), 100, 24))
-    assert "   … 45 more users" in lines
-    assert any("train" in line or "signal" in line or " - " in line for line in lines[-5:])
-
-
 def busy_host() -> Snapshot:
     host = replace(
         SNAPSHOT.host,
@@ -102,12 +91,6 @@ def test_vcpus_of_any_number_fit() -> None:
     for count, (width, height) in product((1, 8, 128, 192, 448), sizes):
         page = host_page(RenderContext.from_snapshot(busy_host(), page="host", vcpus=vcpus(count)), width, height)
         assert {line_width(line) for line in page.lines} == {width}, (count, height)
-
-
-def test_the_overview_tells_what_goes_in_and_out_where_there_is_room() -> None:
-    heading = lines_of(vcpu_section(RenderContext.from_snapshot(busy_host()), 120))[0]
-    assert "EFA in 1.0 MB/s out -, net in 2.0 KB/s out 1.0 KB/s, disk read 0/s write 4.0 KB/s" in heading
-    assert "EFA" not in lines_of(vcpu_section(RenderContext.from_snapshot(busy_host()), 50))[0]
 
 
 def test_the_overview_tells_which_device_draws_most() -> None:
@@ -138,28 +121,3 @@ def test_counts_of_any_size_are_told_whole(count: int, text: str) -> None:
     for title in ("DROPS", "ERRORS"):
         end = titles.index(title) + len(title)
         assert line[:end].split()[-1] == text
-
-
-FAULT = InjectedFault(
-    7, "dma-abort", FaultState.HOLDS, (0,), None, None, 0.0, injected_by_uid=1000, injected_by_pid=4321
-)
-
-
-def health_lines(*faults: InjectedFault, width: int) -> list[str]:
-    page = health_page(RenderContext.from_snapshot(replace(SNAPSHOT, injected_faults=faults), page="health"), width, 40)
-    assert all(line_width(line) <= width for line in page.lines)
-    return lines_of(page)
-
-
-@pytest.mark.parametrize("width", [120, 40])
-def test_what_was_injected_is_listed_with_who_has_done_it(width: int) -> None:
-    assert not any("Injected" in line for line in health_lines(width=width))
-    lost = replace(FAULT, number=8, kind="host-lost", device_indices=(), state=FaultState.WAITING, injected_by_uid=None)
-    shown = health_lines(FAULT, lost, width=width)
-    (at,) = [number for number, line in enumerate(shown) if "Injected faults: 2" in line]
-    whole = [
-        "fault 7: dma-abort device 0, holds (by UID 1000, PID 4321)",
-        "fault 8: host-lost the host, waits (by PID 4321)",
-    ]
-    for line, wanted in zip(shown[at + 1 : at + 3], whole, strict=True):
-        assert wanted in line or (width < len(wanted) and wanted[:20] in line)

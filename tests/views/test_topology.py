@@ -9,22 +9,10 @@ import pytest
 from neurontools import catalog
 from neurontools.catalog.facts import ultraserver_node
 from neurontools.model import Snapshot, UltraServerNode
-from neurontools.views.drawing.glyphs import ASCII
-from neurontools.views.drawing.lines import plain_text
-from neurontools.views.drawing.render_context import RenderContext
-from neurontools.views.topology_page import topology_page
 from neurontools.views.topology_picture import topology_picture
-from tests.harness.scenario_host import ScenarioHost
-from tests.harness.snapshots import snapshot_of
+from tests.harness.snapshots import host_with_links, snapshot_of
 
 TITLE = "Neuron Device Topology"
-
-
-def host(links: list[tuple[int, ...]], topology: str = "torus_2d") -> Snapshot:
-    """A host with these links and no other fact of interest."""
-    snapshot = snapshot_of("trn1.2xlarge")
-    devices = tuple(replace(snapshot.devices[0], index=i, connected_to=to) for i, to in enumerate(links))
-    return replace(snapshot, devices=devices, instance=replace(snapshot.instance, topology=topology))
 
 
 def torus(rows: int, columns: int) -> Snapshot:
@@ -32,7 +20,7 @@ def torus(rows: int, columns: int) -> Snapshot:
         near = ((row - 1, column), (row, column - 1), (row + 1, column), (row, column + 1))
         return tuple(r % rows * columns + c % columns for r, c in near)
 
-    return host([links(row, column) for row in range(rows) for column in range(columns)])
+    return host_with_links([links(row, column) for row in range(rows) for column in range(columns)])
 
 
 def test_torus_of_three_rows_and_five_columns() -> None:
@@ -85,7 +73,7 @@ def test_torus_of_any_shape(rows: int, columns: int) -> None:
     ],
 )
 def test_other_shapes(links: list[tuple[int, ...]], topology: str, picture: str) -> None:
-    assert topology_picture(host(links, topology)) == f"{TITLE}\n\n{picture}"
+    assert topology_picture(host_with_links(links, topology)) == f"{TITLE}\n\n{picture}"
 
 
 def test_a_gap_in_the_indices_is_no_known_shape_and_inferred_links_are_said_to_be() -> None:
@@ -131,42 +119,3 @@ def test_what_is_not_known_is_not_drawn(index: int | None) -> None:
     assert lines[lines.index("Legend:") - 2] == (
         f"UltraServer \\x1b[2Jus: this host is node {'-' if index is None else 0}"
     )
-
-
-def test_the_page_says_where_the_links_of_a_device_lead() -> None:
-    def rows(snapshot: Snapshot, device: int) -> list[str]:
-        page = topology_page(RenderContext.from_snapshot(snapshot, page="topology", device_index=device), 100, 40)
-        return [plain_text(line).strip() for line in page.lines]
-
-    ring = rows(node_host("trn2u.48xlarge", 0), 5)
-    assert "UltraServer us-1 (Trn2 UltraServer): this host is node 0 of 4" in ring
-    assert "nodes    ND 5 of nodes 1 and 3 (inferred)" in ring
-    assert "nodes    all devices of the other nodes, through the switch" in rows(node_host("trn3s.48xlarge", 3), 0)
-    assert not any(row.startswith("nodes") for row in rows(snapshot_of("trn2u.48xlarge"), 5))
-
-
-def test_links_to_the_row_below_are_drawn_in_ascii_too() -> None:
-    context = RenderContext.from_snapshot(snapshot_of("trn1.32xlarge"), page="topology", glyphs=ASCII)
-    drawn = [set(plain_text(line)) for line in topology_page(context, 100, 40).lines]
-    assert (drawn.count({"|", " "}), drawn.count({"*", " "})) == (3, 2)
-
-
-def test_devices_without_room_are_told_by_a_sign_and_those_with_room_have_their_figures() -> None:
-    host = ScenarioHost("trn1.32xlarge", "steady")
-    host.at(29.0)
-    snapshot = host.at(30.0)
-    narrow, wide = (
-        [
-            row
-            for row in map(
-                plain_text, topology_page(RenderContext.from_snapshot(snapshot, page="topology"), width, 30).lines
-            )
-            if "[ND" in row
-        ]
-        for width in (40, 80)
-    )
-    assert all(row.endswith("…") for row in narrow)
-    mean = sum(core.utilization_ratio or 0.0 for core in snapshot.cores[:2]) / 2
-    assert f"[ND0 {mean:>5.0%} 0h]" in narrow[0]
-    assert len(wide) == 4
-    assert not any("…" in row for row in wide)
