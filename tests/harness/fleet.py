@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.hosts import HostAddress, Reach
 from neurontools.fleet.states import HostLink, HostState
 from neurontools.fleet.summary import HostSummary, summarize_host
@@ -45,3 +47,28 @@ def lost(name: str, reason: str, before: HostState | None = None) -> HostState:
     """A host that can't be reached, or not any more."""
     state = before or HostState(HostAddress(name, Reach.SSH, name))
     return replace(state, link=HostLink.LOST, loss_reason=reason)
+
+
+class StillHosts(FleetFeed):
+    """Hosts of which nothing new comes."""
+
+    interval_seconds = 5.0
+    is_settled = True
+    longest_wait_seconds = 0.0
+
+    def __init__(self, *states: HostState) -> None:
+        super().__init__()
+        self._states = states
+
+    @property
+    def states(self) -> tuple[HostState, ...]:
+        return self._states
+
+    def socket_path(self, name: str) -> str | None:
+        raise AssertionError("a view starts nothing")
+
+    def start(self, notify: Callable[[], None] = lambda: None) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -21,7 +21,6 @@ from neurontools.views.dashboard_settings import DashboardSettings
 from neurontools.views.drawing.glyphs import ASCII, BLOCKS, UNICODE
 from neurontools.views.drawing.lines import THEMES
 from tests.harness.pictures import (
-    LARGE,
     MIDDLE,
     PICTURES,
     SIZES,
@@ -50,11 +49,10 @@ INNER_PAGES = {
 }
 """What keys lead to that is drawn otherwise than the pages themselves."""
 FEWER_SIZES = {
-    "help": ((100, 82),),
-    "tree": (MIDDLE, LARGE),
     "time": (SMALL,),
-    **dict.fromkeys(("details", "compact", "past"), (SMALL, MIDDLE)),
-    **dict.fromkeys(("setup", "history", "heatmap", "health", "topology", "usage", "host"), (MIDDLE,)),
+    "past": (SMALL, MIDDLE),
+    **dict.fromkeys(("details", "compact", "setup", "history", "heatmap", "health", "topology"), (MIDDLE,)),
+    **dict.fromkeys(("help", "tree", "usage", "host"), (MIDDLE,)),
 }
 """The sizes of pages that have the same layout at the others."""
 NOT_TYPED = ("quit", "show_palette", "save_screenshot", "toggle_recording")

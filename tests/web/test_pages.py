@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 import pytest
 
-from neurontools.fleet.feed import FleetFeed
-from neurontools.fleet.states import HostState
 from neurontools.fleet.summary import SummaryJob
 from neurontools.model import Severity, Snapshot
 from neurontools.views.screen import PAGES
@@ -21,7 +18,8 @@ from neurontools.web.nodes import html, node
 from neurontools.web.page_query import PageQuery, parse_page_query
 from neurontools.web.page_views import FleetView, HostView
 from neurontools.web.privacy_filter import PrivacyFilter
-from tests.harness.fleet import live, lost
+from tests.harness.faulty_host import faulty_host
+from tests.harness.fleet import StillHosts, live, lost
 from tests.harness.full_host import full_host
 from tests.harness.html_page import Element, html_tree
 from tests.harness.pictures import is_as_stored
@@ -88,6 +86,19 @@ def test_each_page_is_as_stored(host: HostView, monkeypatch: pytest.MonkeyPatch)
     ]
     stored += [html(small.draw(parse_page_query(*address.split("?")))[1]) for address in further]
     stored.append(html(host.draw(PageQuery("topology", device=5))[1]))
+    faulty = faulty_host()
+    sick = HostView("/top/", lambda: StillFeed((faulty,)), PrivacyFilter(), notes=("a note",), above=(("hosts", "/"),))
+    sick.start()
+    for address in (
+        "overview?open=job+synthetic+load+steady",
+        "topology?device=12",
+        "health?",
+        "history?device=1&core=2",
+        "heatmap?",
+        f"processes?details={faulty.processes[1].pid}",
+    ):
+        title, content = sick.draw(query := parse_page_query(*address.split("?")))
+        stored.append(page_document("/top/", sick.frame(query, title), content, "1").decode().partition("<body")[2])
     hosts = of_users(shows_users=True, snapshot=moments[-1])
     stored += [html(hosts.draw(PageQuery("hosts", group=group, open="user=ada"))[1]) for group in ("", "user")]
     lines = re.sub(r"(?=<(?:section|tr|li class|figure)\b)", "\n", "\n".join(stored))
@@ -141,31 +152,6 @@ def test_every_text_is_text_in_the_page_and_landmarks_are_there() -> None:
     assert text.count(escape(NASTY)) >= 12
     assert "a\\x1b[2Jb\\u202e" in text
     assert [len(html_tree(text).all(role=role)) for role in ("search", "status")] == [1, 1]
-
-
-class StillHosts(FleetFeed):
-    """Hosts of which nothing new comes."""
-
-    interval_seconds = 5.0
-    is_settled = True
-    longest_wait_seconds = 0.0
-
-    def __init__(self, *states: HostState) -> None:
-        super().__init__()
-        self._states = states
-
-    @property
-    def states(self) -> tuple[HostState, ...]:
-        return self._states
-
-    def socket_path(self, name: str) -> str | None:
-        raise AssertionError("a view starts nothing")
-
-    def start(self, notify: Callable[[], None] = lambda: None) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def opened(view: FleetView, choice: PageQuery) -> tuple[Element, Element]:
