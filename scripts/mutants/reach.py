@@ -39,7 +39,12 @@ _IMPORT = """
 try:
     from neurontools.block_probe import REACHED as {name}
 except ImportError:  # the module runs as a script, without the package
-    {name} = bytearray({size})
+    try:
+        with open({probe!r}) as _file:
+            exec(_file.read(), _probe := {{}})
+        {name} = _probe["REACHED"]
+    except OSError:
+        {name} = bytearray({size})
 """
 
 
@@ -202,11 +207,11 @@ def instrument(tree: Path, reach: Reach) -> Path:
     for path, (first, count, _) in reach.modules.items():
         if count:
             file = tree / path
-            file.write_text(_with_probes(file.read_text("utf-8"), first), "utf-8")
+            file.write_text(_with_probes(file.read_text("utf-8"), first, tree / _PROBE_MODULE), "utf-8")
     return record
 
 
-def _with_probes(source: str, first: int) -> str:
+def _with_probes(source: str, first: int, probe_file: Path) -> str:
     tree = ast.parse(source)
     last = first
     # TorchScript compiles neither the probe nor what it leaves out.
@@ -217,7 +222,7 @@ def _with_probes(source: str, first: int) -> str:
     position = 0
     while position < len(tree.body) and (_is_text(tree.body[position]) or _is_future(tree.body[position])):
         position += 1
-    tree.body[position:position] = ast.parse(_IMPORT.format(name=_NAME, size=last + 1)).body
+    tree.body[position:position] = ast.parse(_IMPORT.format(name=_NAME, probe=str(probe_file), size=last + 1)).body
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
