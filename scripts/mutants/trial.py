@@ -45,7 +45,7 @@ class Slot:
         self.collected: CollectedTests | None = None
         self._originals: dict[str, str] = {}
         shutil.copytree(root, self.tree, ignore=_NOT_COPIED)
-        for installed in ("consumers", "viewers", "frameworks", "axe"):  # environments of some tests
+        for installed in ("consumers", "viewers", "frameworks", "serving", "mcp", "axe"):  # environments of some tests
             if (root / ".venv" / installed).exists():
                 (self.tree / ".venv").mkdir(exist_ok=True)
                 (self.tree / ".venv" / installed).symlink_to((root / ".venv" / installed).resolve())

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from neurontools.cli.mcp import guides, tools
+from neurontools.cli.mcp import tools
 from tests.harness.certificates import Authority
 from tests.harness.mcp_client import PACKAGES, SERVER, over_streams, server_environment, talk
 from tests.harness.ports import free_port
@@ -33,6 +33,7 @@ REQUEST = {
     "method": "tools/call",
     "params": {"name": "list_problems", "arguments": {}},
 }
+TOPICS = ("jobs", "processes", "devices", "hosts")
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 
 
@@ -61,6 +62,12 @@ def served(daemon: RunningDaemon, *options: str) -> Iterator[int]:
         assert all("sent a wrong token" in line for line in process.stderr.read().splitlines())
 
 
+def topic(document: str) -> str:
+    """What a resource's document is about. The problems of a host are a list without a name."""
+    parsed = json.loads(document)
+    return "findings" if isinstance(parsed, list) else next(key for key in TOPICS if key in parsed)
+
+
 def test_the_client_of_the_sdk_gets_tools_prompts_resources_and_answers(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--simulate", "trn1.32xlarge", "--load", "steady", "--interval", "0.2")
     second = start_daemon("--simulate", "trn2.48xlarge", name="b.sock")
@@ -68,12 +75,21 @@ def test_the_client_of_the_sdk_gets_tools_prompts_resources_and_answers(start_da
         (name, {"kind": "x"} if name == "explain_finding" else {}) for name in ("list_processes", "explain_finding")
     ]
     session = talk(over_streams("--socket", daemon.socket), *calls)
-    assert [tool["name"] for tool in session.tools] == [tool.name for tool in tools.TOOLS]
-    assert all(tool["annotations"]["readOnlyHint"] for tool in session.tools)
-    assert not any(tool["annotations"]["destructiveHint"] for tool in session.tools)
-    assert session.messages.keys() == {guide.name for guide in guides.GUIDES}
-    assert {uri: len(parts) for uri, parts in session.resources.items()} == {
-        guide.uri: len(guide.tools) for guide in guides.GUIDES
+    assert [(tool["name"], tool["title"], tool["description"], tool["inputSchema"]) for tool in session.tools] == [
+        (tool.name, tool.title, tool.text, tool.input_schema) for tool in tools.TOOLS
+    ]
+    hints = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
+    assert all(hints.items() <= tool["annotations"].items() for tool in session.tools)
+    slow, healthy = session.prompts
+    assert (slow["name"], slow["title"]) == ("why-is-my-job-slow", "Why is my job slow?")
+    assert (healthy["name"], healthy["title"]) == ("is-this-node-healthy", "Is this node healthy?")
+    assert [(each["name"], each["required"]) for each in slow["arguments"]] == [("job", False), ("host", False)]
+    assert [(each["name"], each["required"]) for each in healthy["arguments"]] == [("host", False)]
+    assert session.messages["why-is-my-job-slow"].endswith('.\n\nGiven: job: "it\'s", host: "it\'s".')
+    assert session.messages["is-this-node-healthy"].endswith('.\n\nGiven: host: "it\'s".')
+    assert {uri: [*map(topic, parts)] for uri, parts in session.resources.items()} == {
+        "neuron://why-is-my-job-slow": ["jobs", "findings", "processes"],
+        "neuron://is-this-node-healthy": ["findings", "devices"],
     }
     (is_error, (document,)), (is_refused, (words,)) = session.answers
     assert not is_error
@@ -87,6 +103,10 @@ def test_the_client_of_the_sdk_gets_tools_prompts_resources_and_answers(start_da
         over_streams("--hosts", fleet), ("list_hosts", {}), ("list_devices", {"host": names[1]}), ("list_devices", {})
     )
     hosts, devices, nameless = session.answers
+    assert {uri: [*map(topic, parts)] for uri, parts in session.resources.items()} == {
+        "neuron://why-is-my-job-slow": ["jobs", "hosts"],
+        "neuron://is-this-node-healthy": ["hosts"],
+    }
     assert {host["name"] for host in json.loads(hosts[1][0])["hosts"]} == set(names)
     assert json.loads(devices[1][0])["instance_type"] == "trn2.48xlarge"
     assert list(nameless) == [True, ["give host; list_hosts has the names"]]

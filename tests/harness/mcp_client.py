@@ -31,7 +31,7 @@ class Session:
 
     tools: list[dict[str, Any]]
     prompts: list[dict[str, Any]]
-    messages: dict[str, str]  # texts of the prompts
+    messages: dict[str, str]  # texts of the prompts, with "it's" for every argument
     resources: dict[str, list[str]]  # documents of the resources
     answers: list[tuple[bool, list[str]]]  # of the calls: whether it is an error, and the texts
 
@@ -66,7 +66,10 @@ async def _talk(server: dict[str, Any], calls: list[tuple[str, dict[str, Any]]])
     async with Client(transport, mode=server.get("mode", "auto")) if "mode" in server else Client(transport) as client:
         tools = (await client.list_tools()).tools
         prompts = (await client.list_prompts()).prompts
-        messages = {each.name: (await client.get_prompt(each.name)).messages[0].content.text for each in prompts}
+        messages = {}
+        for each in prompts:
+            prompt = await client.get_prompt(each.name, {argument.name: "it's" for argument in each.arguments})
+            messages[each.name] = prompt.messages[0].content.text
         resources = {}
         for each in (await client.list_resources()).resources:
             resources[each.uri] = [part.text for part in (await client.read_resource(each.uri)).contents]
