@@ -63,7 +63,11 @@ def faulty_host() -> Snapshot:
         _BEFORE,
         processes=(*changed, *others, last),
         cores=cores,
-        devices=tuple(device for device in _BEFORE.devices if device.index != 12),
+        devices=tuple(
+            replace(device, inferred_fields=("memory_bytes",)) if device.index == 1 else device
+            for device in _BEFORE.devices
+            if device.index != 12
+        ),
         health=model.Health(tuple(range(16)), (12,), findings),
         injected_faults=(replace(fault, injected_by_uid=1000), lost),
         warnings=("the kubelet has not answered for 7 s", "the kernel log can't be read"),

@@ -95,6 +95,9 @@ def test_the_page_is_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     grouped = replace(context(states), rows=list_rows(states, worst_first, "type"), group_by="type", filter_text="a")
     pages = [fleet_page(context(states), 100, 24), fleet_page(context(states), 160, 25), fleet_page(grouped, 240, 22)]
+    models = tuple(replace(fleet_models(states)[0], name=f"model {number}") for number in range(6))
+    many = [live(f"host-{count}", replace(IDLE, devices=IDLE.devices[:count])) for count in range(1, 16)]
+    pages += [fleet_page(replace(context(many), models=models), 90, 20)]
     lines = [row for page in pages for row in screen_rows(page)]
     lines += map(plain_text, fleet_lines(context(states, cursor=-1), 120))
     few = [states[4], HOSTS[4]]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.fleet.summary import SummaryJob
-from neurontools.model import Severity, Snapshot
+from neurontools.model import Health, Severity, Snapshot
 from neurontools.views.screen import PAGES
 from neurontools.web.document import PageFrame, notice_document, page_document
 from neurontools.web.nodes import html, node
@@ -24,7 +24,7 @@ from tests.harness.full_host import full_host
 from tests.harness.html_page import Element, html_tree
 from tests.harness.pictures import is_as_stored
 from tests.harness.scenario_host import ScenarioHost
-from tests.harness.snapshots import snapshot_of
+from tests.harness.snapshots import host_with_links, snapshot_of
 from tests.harness.still_feed import StillFeed
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -99,6 +99,14 @@ def test_each_page_is_as_stored(host: HostView, monkeypatch: pytest.MonkeyPatch)
     ):
         title, content = sick.draw(query := parse_page_query(*address.split("?")))
         stored.append(page_document("/top/", sick.frame(query, title), content, "1").decode().partition("<body")[2])
+    empty = HostView("/top/", lambda: StillFeed([host_with_links([])]), PrivacyFilter())
+    stored.append(html(empty.draw(PageQuery("topology"))[1]))
+    empty.start()
+    stored += [html(empty.draw(PageQuery(page.name, filter="colour=red"))[1]) for page in PAGES]
+    well = replace(SNAPSHOT, health=Health((0,)))
+    for states in ([live("a", well), live("b", faulty), lost("gone", "no route")], [live("a", well)]):
+        feed = StillHosts(*(replace(state, received_at_seconds=None) for state in states))
+        stored.append(html(FleetView("/top/", feed, lambda _: None, PrivacyFilter()).draw(PageQuery("hosts"))[1]))
     hosts = of_users(shows_users=True, snapshot=moments[-1])
     stored += [html(hosts.draw(PageQuery("hosts", group=group, open="user=ada"))[1]) for group in ("", "user")]
     lines = re.sub(r"(?=<(?:section|tr|li class|figure)\b)", "\n", "\n".join(stored))
