@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -15,6 +17,7 @@ from neurontools.cli.top.options import PAGE_NAMES
 from neurontools.client.feed import FeedState, FeedStatus, LiveFeed
 from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
+from neurontools.tui.dialogs import send_signal
 from neurontools.util.units import short_bytes_text
 from neurontools.views.dashboard_settings import DashboardSettings
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
@@ -25,6 +28,7 @@ from tests.harness.examples import examples, some
 from tests.harness.model_parts import parts
 from tests.harness.pressed_keys import FIRST_PID, WIDTH, draw, press, text
 from tests.harness.scenario_host import ScenarioHost
+from tests.harness.snapshots import process_of, snapshot_of
 from tests.harness.still_feed import StillFeed, snapshots
 
 
@@ -237,3 +241,26 @@ def test_read_only_sends_no_signals() -> None:
     dashboard = Dashboard(StillFeed(snapshots()), DashboardSettings(page="processes"), UNICODE, is_read_only=True)
     assert "--read-only: no signals are sent" in press(dashboard, "f9")
     assert dashboard.open_dialog is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "SIGCONT sent to PID {pid}"),
+        ({"started_at_unix_seconds": 1.0}, "PID {pid} is another process by now; nothing was sent"),
+        ({"synthetic": True}, "PID {pid} is synthetic: there is no such process"),
+        ({"pid": 2**22 + 1}, "PID 4194305 has ended"),
+        ({"pid": -1}, "PID -1: Invalid argument"),
+    ],
+)
+def test_a_signal_is_for_the_process_that_was_chosen(changes: dict[str, Any], told: str) -> None:
+    process = replace(process_of(os.getpid(), "python", (0,)), **changes)
+    assert send_signal(process, "SIGCONT") == told.format(pid=os.getpid())
+
+
+def test_signals_need_live_data_and_a_process() -> None:
+    dashboard = Dashboard(StillFeed([snapshot_of("trn1.2xlarge")]), DashboardSettings(), UNICODE)
+    assert "no process is selected" in press(dashboard, "K")
+    dashboard.feed.status = FeedStatus(FeedState.LOST, "gone")
+    press(dashboard, "K")
+    assert "signals can be sent only while" in dashboard.message

@@ -14,7 +14,7 @@ from neurontools.client.timeline import HostTimeline
 from neurontools.model import DeviceMemory
 from neurontools.views.drawing.glyphs import ASCII, BLOCKS, UNICODE, Glyphs, glyphs_for
 from neurontools.views.drawing.lines import line_width, plain_text
-from neurontools.views.drawing.plots import Plot, percent_label, plot_columns, plot_lines, time_axis
+from neurontools.views.drawing.plots import Plot, percent_label, plot_columns, plot_lines, round_up_scale, time_axis
 from neurontools.views.drawing.render_context import RenderContext, ShownMoment
 from neurontools.views.history_page import heatmap_page, history_page
 from tests.harness.scenario_host import ScenarioHost
@@ -181,3 +181,15 @@ def test_the_heat_map_scrolls_and_follows_the_tab() -> None:
     assert f" {held} NeuronCore" in mine[0]
     assert f" of PID {pid} " in mine[0]
     assert sum(" NC " in line for line in mine) == held
+
+
+@pytest.mark.parametrize(
+    ("value", "is_binary", "top"),
+    [
+        *((value, False, top) for value, top in ((0, 1), (0.003, 0.005), (0.01, 0.01), (0.2, 0.2), (1, 1), (1.1, 2))),
+        *((value, False, top) for value, top in ((2, 2), (2.1, 5), (5.1, 10), (10, 10), (11, 20), (700, 1000))),
+        *((value, True, top) for value, top in ((0, 1), (0.5, 1), (1, 1), (3, 4), (4, 4), (1025, 2048))),
+    ],
+)
+def test_a_scale_ends_with_a_round_number(value: float, is_binary: bool, top: float) -> None:
+    assert round_up_scale(value, is_binary=is_binary) == pytest.approx(top, rel=1e-12)
