@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -10,217 +12,43 @@ import pytest
 from tests.harness.command import calls
 from tests.harness.running_daemon import RunningDaemon
 
-DMA_ABORT = "neuron-fault inject dma-abort --socket @"
-# By the exit code: command lines, in which @ is the socket of a daemon, and what is told of them.
-MISUSE = {
-    1: {
-        "neuron-ls --wdie": "unknown flag --wdie (did you mean --wide?); see --help",
-        "neuron-ls -x": "unknown flag -x; see --help",
-        "neuron-ls --\x1b": "unknown flag --\\x1b; see --help",
-        "neuron-profile show d --jsn": "unknown flag --jsn (did you mean --json?)",
-        "neuron-run --bogus script.py": "unknown flag",
-        "neuron-run --summary-json none/out.json script.py": "none/out.json: No such file or directory; give a file",
-        "neuron-run --summary-json . script.py": "--summary-json .: Is a directory; give a file",
-        f"{DMA_ABORT} --device 0 --frobnicate": "unknown flag",
-    },
-    2: {
-        "neuron-ls --socket grpcs://a:1": "a certificate is needed to read over TLS; give --tls-cert",
-        "neuron-ls -- all": "unexpected argument --; all choices are flags, see --help",
-        "neuron-ls -d \u0663": "--device: \u0663 is no device; give indices, ranges or PCI addresses such as",
-        "neuron-ls --loop nan": "--loop nan: give seconds",
-        "neuron-healthcheck --expect 1e9": "--expect 1e9: give a whole number from 1 to 1024",
-        "neuron-healthcheck --timeout 0": "--timeout 0: give seconds from 0.1 to 3600",
-        "neuron-top --once --prometheus-config f": "--prometheus-config needs --prometheus URL",
-        "neuron-profile capture --pid 1 --job x": "capture needs --pid or --job",
-        f"{DMA_ABORT} --device -1": "--device needs a value",
-        f"neuron-doctor --socket {'x' * 300}": "--socket: the socket path xxx",
-        "neuron-ls --wide=yes": "--wide takes no value; leave yes out",
-        "neuron-ls --socket": "--socket needs a value: --socket PATH",
-        "neuron-ls -d": "-d needs a value: -d LIST",
-        "neuron-ls all": "unexpected argument all; all choices are flags, see --help",
-        "neuron-ls --socket /x --simulate trn1.2xlarge": "--simulate and --socket exclude each other; give one of them",
-        "neuron-ls -j -t": "--json-output and --topology exclude each other; give one of them",
-        "neuron-ls --socket /etc/passwd": "unix:/etc/passwd is not a socket; give the socket of a monitor daemon",
-        "neuron-ls --completion tcsh": "--completion: tcsh is none of the shells bash, zsh, fish; give one",
-        "neuron-ls --simulate trn9": "can't simulate trn9: no instance type",
-        "neuron-ls -d 3-1": "--device: the range 3-1 runs backwards; write 1-3",
-        "neuron-ls -d 1,,2": '--device: "" is no device;',
-        "neuron-ls -d 1024": "--device: 1024 is no device;",
-        "neuron-ls -d cc:00:0": "--device: cc:00:0 is no device;",
-        "neuron-ls --loop 0": "--loop 0: give seconds from 0.05 to 3600",
-        "neuron-ls --loop 1 -n 0": "--count 0: give a whole number from 1",
-        "neuron-ls --count 2": "--count is for --loop",
-        "neuron-ls --loop 1 --health": "--loop and --health exclude each other",
-        "neuron-ls --loop 1 -j": "--json-output is not for --loop; --query chooses",
-        "neuron-ls --loop 1 --format json": "--format is for --query",
-        "neuron-ls --user me": "--user is for --ended",
-        "neuron-ls --ended --since soon\x1b[31m": r"soon\x1b[31m is no time",
-        "neuron-ls --ended --query index": "--query",
-        "neuron-ls --ended -d 0": "--device",
-        "neuron-ls --ended --loop 1": "--loop",
-        "neuron-ls --ended --format xml": "--format",
-        "neuron-ls --query index --health": "--query and --health exclude each other; give one of them",
-        "neuron-ls --format csv": "--format is for --query; leave it out",
-        "neuron-run --wait 100000001 script.py": "--wait 100000001: give a whole number from 0 to 100000000",
-        "neuron-ls --timeout 1": "--timeout is for --wait-free; leave it out",
-        "neuron-ls --socket @ --query nope": "--query: nope is not a field",
-        "neuron-ls --wait-free 0": "--wait-free 0: give a whole number from 1",
-        "neuron-ls --socket @ --wait-free 33": "--wait-free: this host has 32 NeuronCores; 33 will never be free",
-        "neuron-ls --wait-free 1 --timeout soon": "--timeout soon: give seconds from 0 to 31536000",
-        "neuron-ls --wait-free 1 --timeout nan": "--timeout nan: give seconds from 0",
-        "neuron-ls --output-format yaml": "--output-format yaml: give json, or leave it out",
-        "neuron-ls --health -t": "--topology has no effect with --health; leave it out",
-        "neuron-ls --query index -j": "--json-output has no effect with --query; leave it out",
-        "neuron-ls --wait-free 1 -w": "--wide has no effect with --wait-free; leave it out",
-        "neuron-ls --output-format json -j": "--json-output and --output-format exclude each other",
-        "neuron-ls --output-format json --health": "--health and --output-format exclude each other",
-        "neuron-ls --hosts a;b": "--hosts: 'a;b' is not a host name",
-        "neuron-ls --hosts ,": "--hosts: names no host",
-        "neuron-ls --hosts a --hostfile b": "--hosts and --hostfile",
-        "neuron-ls --hosts a --ended": "--ended is for one host",
-        "neuron-ls --hosts a --prometheus-config f": "--prometheus-config needs --prometheus URL",
-        "neuron-top --hosts a --record f": "--hosts and --record",
-        "neuron-top --hosts a --interval 0": "--interval",
-        "neuron-top --once --group-by type": "--group-by is for many hosts",
-        "neuron-doctor --bundle report.zip --yes": "--bundle: report.zip does not end in .tar.gz",
-        "neuron-doctor --yes": "--yes needs --bundle",
-        "neuron-doctor --json --bundle x.tar.gz": "exclude each other",
-        "neuron-monitor --verbose 5": "--verbose 5: give one of 0, 1, 2, 3, 4",
-        "neuron-monitor -n 0": "--count 0: give a whole number from 1",
-        "neuron-monitor --socket /x --simulate inf2.xlarge": "--simulate and --socket exclude each other",
-        "neuron-monitor --simulate p5.48xlarge": "can't simulate p5.48xlarge",
-        "neuron-diag --fromat npd": "unknown flag --fromat",
-        "neuron-diag --level 9": "--level 9: give a whole number from 1",
-        "neuron-diag --test alchemy\x1b[2J": r"--test: alchemy\x1b[2J is none of the tests daemon,",
-        "neuron-diag --device 99 --socket @": "--device: this host has no device 99; it has 16 devices",
-        "neuron-diag --timeout 0": "--timeout 0: give seconds from 0.1",
-        "neuron-diag --textfile d/": "--textfile: give the name of a file",
-        "nccom-test -r 2": "no operation given; give one of all_reduce, allr,",
-        "nccom-test -r 2 al\x1b[2J": r"al\x1b[2J is no operation",
-        "nccom-test allr": "the number of ranks is missing",
-        "nccom-test -r 1 allr": "--nworkers 1: give a whole number from 2",
-        "nccom-test -r 2 -N 2 allr": "--nnodes: this command measures one host",
-        "nccom-test -r 2 -c allr": "--check is for --datatype fp32",
-        "nccom-test -r 2 -b 1tb allr": "--minbytes 1tb: give a size from 1 to 1024GB",
-        "nccom-test -r 2 -b 2GB -e 1GB allr": "--maxbytes is smaller than --minbytes",
-        "nccom-test -r 2 -i 1kb -f 2 allr": "--stepbytes and --stepfactor exclude each other",
-        "nccom-test -r 2 -b 1 -e 1GB -i 1 allr": "--stepbytes: more than 1000 sizes",
-        "nccom-test -r 33 allr --socket @": "this host has 32 NeuronCores; 33 will never be free",
-        "nccom-test -r 2 -d int16 allr --socket @": "int16: simulated cores cannot send it",
-        "neuron-healthcheck --format xml": "--format xml: give one of",
-        "neuron-healthcheck --fromat npd": "unknown flag --fromat",
-        "neuron-healthcheck --level ok": "--level ok: give one of",
-        "neuron-healthcheck --problems mine": "--problems mine: give one of",
-        "neuron-healthcheck --only EVERYTHING\x1b[2J": r"--only: EVERYTHING\x1b[2J is not the name of a finding",
-        "neuron-healthcheck --expect 0": "--expect 0: give a whole number from 1",
-        "neuron-healthcheck --timeout nan": "--timeout nan: give seconds from",
-        "neuron-healthcheck --node a": "--node is for --format slurm",
-        "neuron-healthcheck --no-undrain": "--no-undrain is for --format slurm",
-        "neuron-healthcheck --socket @ --format slurm --node a;reboot": "a;reboot",
-        "neuron-profile": "no action given; give one of show, report, diff, export, serve",
-        "neuron-profile paint d": "there is no action paint",
-        "neuron-profile show": "show takes one directory of profiles, not 0",
-        "neuron-profile diff a": "diff takes two directories of profiles, not 1",
-        "neuron-profile show d --output x": "--output: not for show",
-        "neuron-profile show d --json --csv": "exclude each other",
-        "neuron-profile show d --table steps": "--table needs --csv",
-        "neuron-profile show d --csv --table x": "--table x: give one of operators, steps, graphs, ranks",
-        "neuron-profile show d --top 0": "--top 0: give a whole number from 1",
-        "neuron-profile show d --rank x": "--rank x: give a whole number from 0",
-        "neuron-profile report d": "report needs -o FILE.html",
-        "neuron-profile serve d --port 99999": "--port 99999: give a whole number from 1 to 65535",
-        "neuron-profile capture": "capture needs --pid or --job",
-        "neuron-profile capture --pid 0": "--pid 0: give a whole number",
-        "neuron-profile capture --pid 1 --seconds nan": "--seconds nan: give seconds from 0.01 to 3600",
-        "neuron-profile capture --pid 1 --steps 0": "--steps 0: give a whole number from 1",
-        "neuron-profile capture --pid 1 --json": "--json: not for capture",
-        "neuron-profile capture made --pid 1": "capture takes no directory of profiles",
-        "neuron-run": "no script given; usage: neuron-run [options] script.py | - [arguments …]",
-        "neuron-run nothing.py": "nothing.py: no such file; give the path of a Python script",
-        "neuron-run python -": "python: neuron-run starts Python itself; leave it out, and give the script, -m",
-        "neuron-run -n 2 /usr/bin/python3.11 train.py": "/usr/bin/python3.11: neuron-run starts Python itself",
-        "neuron-run -n 2 -": "-n needs a file: each worker reads the script; save standard input",
-        "neuron-run --cores 1,3 script.py": "--cores='1,3'",
-        "neuron-run --cores 0-1 -n 3 script.py": "2 core(s) for 3 workers; give one each",
-        "neuron-run -n x script.py": "--nproc-per-node x: give a whole number from 1 to 1024",
-        "neuron-run --simulate trn1.2xlarge --socket /x script.py": "exclude each other",
-        "neuron-run --export-sysfs host script.py": "--export-sysfs is for a simulated host; add --simulate TYPE",
-        "neuron-run --estimate trn9.large script.py": "trn9.large",
-        "neuron-run --estimate , script.py": "no instance type given",
-        "neuron-run --estimate inf1.xlarge script.py": "nothing trains on them",
-        "neuron-run --estimate trn1.2xlarge --calibrate none.toml script.py": "none.toml: No such file",
-        "neuron-run --estimate trn1.2xlarge --prices none.toml script.py": "none.toml: No such file",
-        "neuron-run --estimate trn1.2xlarge --samples many script.py": "--samples many: give",
-        "neuron-run --estimate trn1.2xlarge --samples 0 script.py": "--samples 0: give a whole number from 1",
-        f"neuron-run --estimate trn1.2xlarge --samples {'9' * 17} script.py": "give a whole number from 1 to",
-        "neuron-run --samples 5 script.py": "add --estimate",
-        "neuron-run --socket grpcs://a:1 script.py": "--socket: grpcs://a:1 is an address that monitors read from",
-        "neurond --socket grpcs://a:1 --simulate trn1.2xlarge": "is an address that monitors read from; give the path",
-        "neuron-fault": "no action given; give one of inject",
-        "neuron-fault explode": "explode is none of inject, list, heal, kinds, plan",
-        "neuron-fault inject": "inject needs one kind of fault",
-        "neuron-fault inject dma-abort hang-compute --device 0 --socket @": "inject needs one kind",
-        "neuron-fault inject dma-abrt --device 0": "did you mean dma-abort?",
-        "neuron-fault inject dma-abort\x1b[2J --device 0 --socket @": "is no kind of fault",
-        DMA_ABORT: "give one of a device, a NeuronCore and a process",
-        f"{DMA_ABORT} --device 0 --core 1": "exclude each other",
-        f"{DMA_ABORT} --device ²": "give a whole number from 0",
-        f"{DMA_ABORT} --device {'9' * 40}": "give a whole number from 0",
-        f"{DMA_ABORT} --device 0 --after soon": "soon is no number",
-        f"{DMA_ABORT} --device 0 --for nan": "nan s is no duration",
-        f"{DMA_ABORT} --device 0 --probability 2": "2 is no probability",
-        f"{DMA_ABORT} --device 0 --after 1 --after-executions 1": "exclude each other",
-        "neuron-fault heal x": "heal x: give a whole number from 0",
-        "neuron-fault list --device 0": "--device is not for list",
-    },
-    6: {
-        "neuron-ls --socket @ -d 99": "no device 99: trn1.32xlarge has devices 0-15",
-        "neuron-ls --socket @ -d 0000:ff:1f.7": "no device at 0000:ff:1f.7 on this host; its PCI addresses: 0000:10:1",
-        "neuron-ls --socket @ -d ffffffff000000ff": "no device with serial number ffffffff000000ff on this host",
-        "neuron-ls --socket @ --output-format json -d 99": "no device 99 on this host; it has devices 0-15",
-        "neuron-ls --socket @ --query index -d 99": "no device 99 on this host; it has devices 0-15",
-        "neuron-ls --socket @ --query index -d 0000:ff:1c.0": "no device at 0000:ff:1c.0 on this host",
-        "neuron-ls --hostfile none": "--hostfile none: there is no such file; give one with a host name on each line",
-        "neuron-monitor -c /nonexistent": "/nonexistent: No such file or directory; give a readable JSON file",
-        f"{DMA_ABORT} --device 999": "no device 999",
-        f"{DMA_ABORT} --pid 1": "PID 1 holds no NeuronCores",
-        "neuron-fault heal 5 --socket @": "there is no fault 5",
-    },
-    12: {
-        "neuron-monitor": "no monitor daemon at unix:",
-        "neuron-monitor --socket /nonexistent.sock": "no monitor daemon at unix:/nonexistent.sock",
-        "neuron-ls --ended": "no monitor daemon answers",
-        "neuron-ls --health --socket /nonexistent.sock": "no monitor daemon at unix:/nonexistent.sock",
-        "neuron-ls --loop 1 --socket /nonexistent.sock": "no monitor daemon at unix:/nonexistent.sock",
-        "neuron-run --wait 1 script.py": "no monitor daemon",
-        "neuron-fault list": "start one with",
-    },
-}
+# Command lines, with the exit code and what is told of them. @ is the socket of a daemon; variables come first.
+GOLDEN = Path(__file__).parent / "golden/misuse.txt"
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "told"),
-    [(line, code, told) for code, lines in MISUSE.items() for line, told in lines.items()],
-    ids=lambda value: ascii(value)[1:60] if isinstance(value, str) else str(value),
-)
+def read_rows() -> list[list[str]]:
+    return [line.split(" → ") for line in GOLDEN.read_text("utf-8").splitlines()]
+
+
+def unescaped(line: str) -> str:
+    return line.encode().decode("unicode_escape")
+
+
+@pytest.mark.parametrize(("line", "told"), read_rows(), ids=[line for line, _ in read_rows()])
 def test_what_cannot_be_meant_is_one_line(
     shared_daemon: RunningDaemon,
     clean_environment: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     line: str,
-    code: int,
     told: str,
 ) -> None:
     (tmp_path / "script.py").write_text("print('ran')")
     monkeypatch.chdir(tmp_path)
-    command, *arguments = shlex.split(line)
-    arguments = [shared_daemon.socket if each == "@" else each for each in arguments]
-    done = calls(command, clean_environment)(*arguments)
-    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    words = [shared_daemon.socket if word == "@" else word for word in shlex.split(unescaped(line))]
+    variables = dict(word.split("=") for word in takewhile(lambda word: word[0].isupper(), words))
+    command, *arguments = words[len(variables) :]
+    done = calls(command, clean_environment)(*arguments, **variables)
+    assert done.stdout == ""
     assert done.stderr.startswith(f"{command}: ")
-    assert told in done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stderr.rstrip("\n").isprintable()
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
     assert shared_daemon.snapshot().injected_faults == ()
+    text = done.stderr.removeprefix(f"{command}: ").rstrip("\n")
+    found = f"{done.returncode}: {text.replace(shared_daemon.socket, '@').replace(clean_environment['HOME'], 'HOME')}"
+    if os.environ.get("UPDATE_GOLDEN"):
+        rows = [[row, found if row == line else shown] for row, shown in read_rows()]
+        GOLDEN.write_text("".join(f"{row} → {shown}\n" for row, shown in rows), "utf-8")
+    else:
+        assert found == told

@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from neurond.fleet.command import HostPlan, main, parse_mix, plan_fleet
+from neurond.fleet.command import HostPlan, parse_mix, plan_fleet
 
 from neurontools.client import Client
 from neurontools.faults.requests import FaultRequest
@@ -19,7 +19,6 @@ from neurontools.model import InjectedFault
 from neurontools.rpc import fault_calls
 from neurontools.testing import SimulatedFleet
 from neurontools.util.errors import UserError
-from tests.harness.command import call_main
 from tests.harness.ports import free_ports
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -77,28 +76,6 @@ def test_hosts_are_served_as_their_own_and_end_with_the_fleet() -> None:
             client.snapshot()
     assert not directory.exists()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.values()))
-
-
-REFUSED = {
-    ("--hosts", "0"): "--hosts 0: give a whole number from 1 to 2000",
-    ("--hosts", "2001"): "--hosts 2001: give a whole number from 1 to 2000",
-    ("--hosts", "x"): "argument --hosts: invalid int value: 'x'",
-    ("--mix", "trn9"): '--mix: no instance type "trn9" is known',
-    ("--mix", "trn1.2xlarge/storm"): "--mix: 'trn1.2xlarge/storm': there is no scenario 'storm'",
-    ("--mix", "trn1.2xlarge=0"): "--mix: 'trn1.2xlarge=0': give a share as a whole number from 1",
-    ("--mix", ","): "--mix: names no instance type",
-    ("--interval", "0"): "--interval: give a number of seconds from 0.05 to 3600",
-    ("--metrics-from", "65530"): "--metrics-from: there are no 16 ports from 65530 on",
-    ("--directory", "/proc/nothing"): "--directory /proc/nothing",
-}
-
-
-@pytest.mark.parametrize("arguments", REFUSED)
-def test_what_cannot_be_meant_is_told_in_a_line(arguments: tuple[str, str]) -> None:
-    ended = call_main(main, *arguments)
-    assert ended.returncode == 2
-    (line,) = ended.stderr.splitlines()
-    assert line.startswith(f"neuron-fleet-sim: {REFUSED[arguments]}")
 
 
 @pytest.mark.slow

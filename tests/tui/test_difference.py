@@ -151,14 +151,12 @@ def test_a_span_times_of_the_clock_and_a_recording_that_is_cut(tmp_path: Path, d
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (("a",), 2, "--diff needs 2 values: --diff A B"),
         (("a", "none"), 6, "none: there is no such file"),
         (("a", "a@"), 2, "--diff a@: which moment?"),
         (("a", "a@soon"), 2, "--diff a@soon: soon is no moment; give one such as 14:05"),
         (("a", "a@-5parsec"), 2, "is no moment"),
         (("a", "a@12:00"), 6, "there is no such moment; it has 2026-01-02 03:04:"),
         (("a", "a@last..first"), 2, "it ends before it begins"),
-        (("a", "a", "--once"), 2, "--diff and --once exclude each other"),
         (("a", "empty"), 1, "empty"),
     ],
 )

@@ -13,7 +13,6 @@ import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from neurond.sources.simulated import SCENARIOS
@@ -191,37 +190,3 @@ def test_screens_of_a_recording_have_its_past(tmp_path: Path) -> None:
     assert "no events since" in each[0]
     assert f" neuron-top {each[-1]}" == shown
     assert all(re.search(r"[▅▆▇█]{60}", row) for row in screen("heatmap").splitlines()[3:5])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "told"),
-    [
-        (("-f", "util>nan"), 2, "neuron-top: --filter: 'nan' is not a value of util; give percent"),
-        (("-p", "x"), 2, "neuron-top: --pid: 'x' is not a value of pid"),
-        (("--socket", "/nowhere/none.sock", "--once"), 12, "no monitor daemon at unix:/nowhere/none.sock"),
-        (("--replay", "/etc/passwd", "--once"), 1, "not a recording of neuron-top"),
-        (("--replay", "/nowhere/no such file"), 6, "there is no such file"),
-        (("--replay", "/nowhere/no such file", "--csv"), 6, "there is no such file"),
-        (("--replay", "/etc/passwd", "--csv", "-n", "2"), 1, "not a recording of neuron-top"),
-        (("--interval", "0"), 2, "give seconds from"),
-        (("--json", "--csv"), 2, "exclude each other"),
-        (("--theme", "pink"), 2, "give one of auto"),
-        (("-f", "colour=1", "--json", "--socket", "/x"), 2, "unknown column 'colour'"),
-        (("--jsn",), 1, "did you mean --json"),
-        (("-d", "16"), 6, "--device: no device 16 on this host; it has devices 0-15"),
-        (("-d", "x"), 2, "--device: x is no device"),
-        (("--only-visible",), 2, "--only-visible: NEURON_RT_VISIBLE_CORES is not set"),
-        (("--only-visible", "98-99"), 6, "no NeuronCore 98-99 on this host; it has NeuronCores 0 to 31"),
-        (("--only-visible", "1,3"), 2, "NEURON_RT_VISIBLE_CORES='1,3'"),
-    ],
-)
-def test_misuse_is_told_in_one_line(
-    shared_daemon: RunningDaemon, arguments: tuple[str, ...], code: int, told: str
-) -> None:
-    environment: dict[str, Any] = {"NEURONTOOLS_SOCKET": shared_daemon.socket}
-    if arguments[0] == "--only-visible":
-        arguments, environment["NEURON_RT_VISIBLE_CORES"] = arguments[:1], "".join(arguments[1:])
-    done = run(*arguments, **environment)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert told in done.stderr
-    assert len(done.stderr.splitlines()) == 1
