@@ -28,7 +28,7 @@ from tests.harness import chromium
 from tests.harness.chromium import chromium as browser
 from tests.harness.examples import examples
 from tests.harness.html_page import html_tree
-from tests.harness.pictures import is_as_stored
+from tests.harness.pictures import is_as_stored, screen_rows
 from tests.harness.profiles import profiles
 from tests.harness.trained_profiles import trained
 
@@ -64,10 +64,12 @@ def test_the_report_is_as_stored_in_each_form(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     one, three = build_report(trained(10)), build_report(trained(7, 3, slow_rank=1))
+    longer = build_report(trained(10, 3, slow_rank=1))
     compared = compare(one, three)
     drawn = (
-        *lines(trained(10)),
-        *lines(trained(10, 3, slow_rank=1)),
+        *screen_rows(profile_page(build_report(trained(10)), WIDTH, UNICODE, 10)),
+        *screen_rows(profile_page(longer, WIDTH, UNICODE, 10)),
+        *screen_rows(profile_page(longer, 84, ASCII, 1)),
         re.sub(r"(?=<(?:h2|table|tr|figure)\b)", "\n", profile_web_page(three).split("</style>")[1]),
         *(json.dumps({name: value}) for name, value in json.loads(profile_json(three)).items()),
         *("".join(profile_csv_lines(one, table)).replace("\r", "") for table in CSV_TABLES),
