@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from dataclasses import replace
@@ -14,8 +13,10 @@ import pytest
 from neurontools.exporters.exposition import MetricFamily, encode_text
 from neurontools.exporters.snapshot_metrics import SnapshotMetrics
 from neurontools.model import EndedProcess, Process, Snapshot, TrainingCounters, logical_cores
+from tests.harness.faulty_host import faulty_host
 from tests.harness.full_host import full_host
 from tests.harness.original_families import FORMAT
+from tests.harness.pictures import is_as_stored
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.waiting import run_to_end
 
@@ -78,23 +79,24 @@ def test_families_of_the_format(instance_type: str, lnc: int | None, cores_per_d
     assert len(samples["neuroncore_utilization_ratio"]) == cores_per_device * len(now.devices)
 
 
-def listed(family: MetricFamily) -> list[str]:
-    """What a family is, and each of its samples with the time since when it counts."""
+def listed(family: MetricFamily, most: int) -> str:
+    """What a family is, and its first samples, with nine digits and the time since when they count."""
     definition = family.definition
     since = {labels: f" since {value!r}" for labels, value in family.created}
     assert not family.created or list(since) == list(dict(family.samples))
-    samples = [f"{labels} {value!r}{since.get(labels, '')}" for labels, value in family.samples]
-    return [f"{definition.name}, {definition.kind}: {definition.help}", *samples]
+    samples = [f"{labels} {value:.9g}{since.get(labels, '')}" for labels, value in family.samples[:most]]
+    count = f"{len(family.samples)} samples" if len(family.samples) > most else ""
+    return " | ".join([f"{definition.name}, {definition.kind}: {definition.help}", *samples, *filter(None, [count])])
 
 
 def test_golden() -> None:
+    """All of a host of which everything is known, and some of one with several jobs, models, devices and findings."""
     before, now = full_host()
     families = list(SnapshotMetrics(1_767_323_000.0).families(now, before, PEAK))
     assert [family.definition.name for family in families if not family.samples] == []
-    text = "".join(f"{line}\n" for family in families for line in listed(family))
-    if os.environ.get("UPDATE_GOLDEN"):
-        GOLDEN.write_text(text, "utf-8")
-    assert text == GOLDEN.read_text("utf-8")
+    lines = [listed(family, 400) for family in families]
+    lines += [listed(family, 8) for family in SnapshotMetrics(1_767_323_000.0).families(faulty_host(), None, PEAK)]
+    assert is_as_stored("\n".join(lines) + "\n", GOLDEN), "metrics.txt differs; UPDATE_GOLDEN=1 writes it anew"
 
 
 @pytest.mark.parametrize("instance_type", ["trn1.32xlarge", "trn2.3xlarge"])

@@ -27,6 +27,7 @@ from neurontools.model import (
 )
 from neurontools.model.jobs import JobSteps, RankSteps
 from neurontools.model.process import STEP_PARTS
+from neurontools.model.snapshot import MOST_DEVICES
 from neurontools.rpc.convert import from_message, to_message
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import snapshot_of
@@ -219,6 +220,21 @@ def with_steps(**changes: object) -> SummaryJob:
 def test_what_no_host_can_mean_is_refused(job: SummaryJob) -> None:
     with pytest.raises(ValueError, match="it has "):
         job.check()
+
+
+def test_a_summary_that_no_host_can_have_is_refused() -> None:
+    summary = summarize_host(snapshot_of("trn1.32xlarge"), "a")
+    summary.check()
+    first, *others = summary.devices
+    most = summary.devices * (MOST_DEVICES // 16)
+    replace(summary, devices=most).check()
+    for changed, cause in (
+        (replace(summary, utilization_ratio=nan), "an invalid number"),
+        (replace(summary, devices=(*most, first)), "too many devices"),
+        (replace(summary, devices=(replace(first, severity=max(Severity) + 1), *others)), "an invalid severity"),
+    ):
+        with pytest.raises(ValueError, match=f"it has {cause}"):
+            changed.check()
 
 
 @given(st.sets(st.integers(0, 511), min_size=1, max_size=64))

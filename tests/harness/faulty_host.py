@@ -43,7 +43,18 @@ def faulty_host() -> Snapshot:
         ),
         replace(third, command="python evaluate.py --all", job=Job("evaluation", 3, 9, None, 2, 5), tag="\x1b[1m語"),
     )
-    last = replace(last, command="python evaluate.py --all", job=Job("evaluation", 4, 9, None, 2, 5))
+    last = replace(
+        last,
+        command="python evaluate.py --all",
+        job=Job("evaluation", 4, 9, None, 2, 5),
+        user=None,
+        runtime_version=None,
+        started_at_unix_seconds=None,
+        attached_at_unix_seconds=None,
+        total_latency=None,
+        executions=None,
+        host_memory=model.HostMemory(),
+    )
     ratios = (0.97, 0.92, 0.6, 0.03, 0.0, None)
     cores = tuple(
         replace(core, utilization_ratio=ratios[core.index] if core.index < len(ratios) else core.utilization_ratio)

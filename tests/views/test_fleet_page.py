@@ -23,9 +23,10 @@ from neurontools.views.drawing.lines import THEMES, line_width, plain_text
 from neurontools.views.fleet_hosts import group_alike, list_rows
 from neurontools.views.fleet_page import FleetContext, fleet_lines, fleet_page, matches_filter
 from tests.harness.document_lines import document_lines
+from tests.harness.faulty_host import faulty_host
 from tests.harness.fleet import live, lost
 from tests.harness.full_host import full_host
-from tests.harness.pictures import is_as_stored, screen_rows
+from tests.harness.pictures import is_as_stored, rounded, screen_rows
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import snapshot_of
 
@@ -103,7 +104,9 @@ def test_the_page_is_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     few = [states[4], HOSTS[4]]
     answer = document(few, 100.0, 1.7e9, ("hosts:3: wrong",), "type", jobs=fleet_jobs(few), models=fleet_models(few))
     lines += [fleet_table(states), fleet_health_text(states), csv_text(None) + csv_text(answer)]
-    lines += document_lines(json.loads(document_json(answer)), "hosts")
+    few.append(live("faulty", faulty_host()))
+    answer = document(few, 100.0, 1.7e9, ("hosts:3: wrong",), "type", jobs=fleet_jobs(few), models=fleet_models(few))
+    lines += document_lines(json.loads(rounded(json.loads(document_json(answer)))), "hosts")
     assert is_as_stored("\n".join(lines), GOLDEN / "fleet.txt"), "fleet.txt differs; UPDATE_GOLDEN=1 writes it anew"
 
 
