@@ -88,5 +88,7 @@ def test_whatever_stands_anywhere_the_metrics_can_be_written() -> None:
             with pytest.raises(ValueError, match="it has no instance_info"):
                 metrics.add_record(document)
             continue
-        metrics.add_record(document)
+        for problem in metrics.add_record(document):
+            name = problem.description.removeprefix("impossible values of ").removesuffix(" are left out")
+            assert name == problem.description or set(name.split(".")) <= set(map(str, path)), path
         assert samples(metrics)["neurontools_odd_record_values_total"] in "012"
