@@ -33,10 +33,6 @@ class WrongResult(Exception):
     """A result of the device differs from the expected one. The message states both."""
 
 
-class Unsupported(Exception):
-    """The stack has no such operation."""
-
-
 class Measurement(NamedTuple):
     """What a test found: a sentence, and optionally a measured quantity with its unit."""
 
@@ -71,8 +67,6 @@ def _report(name: str, core: int, test: Callable[[], Measurement]) -> None:
     write_line(begin=name, core=core)
     try:
         found = test()
-    except Unsupported as error:
-        write_line(test=name, core=core, outcome="skip", reason=str(error))
     except Exception as error:  # the report names every failure of the device
         write_line(test=name, core=core, outcome="fail", reason=failure_reason(error))
     else:
