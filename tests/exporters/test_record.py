@@ -18,7 +18,9 @@ from neurontools.exporters.monitor.record_types import record_schema
 from neurontools.exporters.monitor.recorder import K8S, GroupKey, MonitorRecorder, group_periods, make_record
 from neurontools.model import Attribution, ErrorCounters, PodAllocation, Process, Snapshot
 from neurontools.util.formats import json_text
+from tests.harness.faulty_host import faulty_host
 from tests.harness.full_host import full_host
+from tests.harness.pictures import rounded
 from tests.harness.record_models import InstanceInfo, Record
 from tests.harness.scenario_host import STARTED_AT_SECONDS, ScenarioHost
 
@@ -58,6 +60,7 @@ def test_golden() -> None:
         lines.append(json_text(make_record(host.at(15), EVERYTHING, partial(of_any_group, baseline))) + "\n")
     before, now = full_host()
     lines.append(json_text(make_record(now, EVERYTHING, lambda _: RecordBaseline.initial(before))) + "\n")
+    lines.append(rounded(make_record(faulty_host(), EVERYTHING, lambda _: RecordBaseline.initial(before))) + "\n")
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text("".join(lines), "utf-8")
     for line, expected in zip(lines, GOLDEN.read_text("utf-8").splitlines(keepends=True), strict=True):

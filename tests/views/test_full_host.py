@@ -34,12 +34,14 @@ from neurontools.views.screen import page_named
 from neurontools.views.top_document import top_csv, top_document, top_json
 from neurontools.views.topology_picture import topology_picture
 from tests.harness.document_lines import document_lines
+from tests.harness.faulty_host import faulty_host
 from tests.harness.full_host import full_host
-from tests.harness.pictures import is_as_stored, screen_rows
+from tests.harness.pictures import is_as_stored, rounded, screen_rows
 from tests.harness.snapshots import snapshot_of
 
 GOLDEN = Path(__file__).parent / "golden/full_host.txt"
 BEFORE, NOW = full_host()
+FAULTY = faulty_host()
 PEAK = 95e12
 PID = NOW.processes[0].pid
 TREE = (ProcessTreeEntry(0, 7, "slurmd"), ProcessTreeEntry(1, PID, "python train.py"), ProcessTreeEntry(2, 9, "loader"))
@@ -77,6 +79,8 @@ def test_documents_are_as_stored() -> None:
     a.add_snapshot(BEFORE)
     for snapshot in (BEFORE, NOW):
         b.add_snapshot(snapshot)
+    faulty = RecordingSide("faulty")
+    faulty.add_snapshot(FAULTY)
     texts = (
         "".join(f"{line} | {' | '.join(values)}\n" for line, *values in zip(about, *cells, strict=True)),
         ended_csv(ended, OutputFormat()),
@@ -87,6 +91,9 @@ def test_documents_are_as_stored() -> None:
         device_list_table(NOW, wide=True, all_processes=True),
         *(topology_picture(snapshot_of(name)) for name in ("inf2.24xlarge", "inf2.48xlarge", "trn3e.24xlarge")),
         host_difference_text(a, b),
+        host_difference_text(b, faulty).partition("ND 2 ")[0],
+        health_text(health.verdicts(FAULTY), FAULTY),
+        query_text(fields, query_rows(FAULTY, PEAK, None, (), of_cores=True)[:4], OutputFormat(has_units=False)),
         recording_summary_text(b),
     )
     documents = {
@@ -100,6 +107,8 @@ def test_documents_are_as_stored() -> None:
     }
     lines = [line.rstrip() for text in texts for line in text.splitlines()]
     lines += [line for name, text in documents.items() for line in document_lines(json.loads(text), name)]
+    document = json.loads(rounded(json.loads(top_json(top_document(FAULTY)))))
+    lines += [line for name in ("jobs", "processes") for line in document_lines(document.get(name, []), name)]
     for page in (
         drawn("processes", 320, 4, columns=tuple(column.key for column in EVERY_COLUMN)),
         drawn("processes", 140, 60, details_pid=PID),
