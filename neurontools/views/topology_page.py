@@ -30,7 +30,6 @@ _BOX_CELLS, _ROOMY_BOX_CELLS = 14, 16
 _WIDEST_BOX_CELLS = 72
 _LINK_CELLS = 2
 _KIND_NAMES = {
-    TopologyKind.TORUS_2D: "2D torus",
     TopologyKind.RING: "ring",
     TopologyKind.LINE: "line",
     TopologyKind.SINGLE: "single device",
@@ -52,7 +51,7 @@ class DeviceArrangement:
             self.rows = [list(range(row * shape[1], (row + 1) * shape[1])) for row in range(shape[0])]
             return
         irregular = "irregular links" if any(links) else "no links"
-        self.name = irregular if kind is None else _KIND_NAMES.get(kind, "switched or no links")
+        self.name = irregular if kind is None else _KIND_NAMES[kind]
         order = list(range(count))
         if kind is TopologyKind.RING and self.topology is not None:
             order = list(self.topology.rings()[0])

@@ -66,25 +66,6 @@ def test_a_key_changes_the_interval_to_the_next() -> None:
         assert f"refresh every {seconds} s," in dashboard.message
 
 
-def test_events_and_health_follow_the_tab(dashboard: Dashboard) -> None:
-    press(dashboard, "L")
-    everything = press(dashboard, "e")
-    events = re.compile(r"(\d+) events? since")
-    count = int(events.findall(everything)[0])
-    assert re.search(r"Health: \d+ of 16 devices unhealthy", everything)
-    assert "(for 1 m 15 s) (ND 0; the others alike)" in text(dashboard, (160, 40))
-    shown = press(dashboard, "2")  # holds NC 0, of ND 0
-    pid = dashboard.pid
-    assert re.search(rf"Health of the devices of PID {pid}: (1 of 1 devices unhealthy|1 device is healthy)", shown)
-    assert 0 < int(events.findall(shown)[0]) < count
-    listed = [line for line in shown.splitlines() if "corrected HBM ECC" in line and "do:" not in line]
-    assert listed
-    assert all("ND 0:" in line or "ND 0 " in line for line in listed)
-    press(dashboard, "down", "enter")
-    moment = next(each for each in dashboard.feed.timeline.moments if each.at_seconds == dashboard.time.at)
-    assert any(event.device_index == 0 or event.pid == pid for event in moment.events)
-
-
 def test_the_time_axis_has_the_events_of_the_tab(dashboard: Dashboard) -> None:
     def marks(shown: str) -> int:
         row = next(line for line in shown.splitlines() if line.startswith(" events"))

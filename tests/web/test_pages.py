@@ -114,21 +114,6 @@ def test_each_page_is_as_stored(host: HostView, monkeypatch: pytest.MonkeyPatch)
     assert is_as_stored(shown, GOLDEN / "pages.html"), "pages.html differs; look at it, then UPDATE_GOLDEN=1 writes it"
 
 
-def test_the_overview_begins_with_problems_and_the_next_step(host: HostView) -> None:
-    page = shown(host, PageQuery("overview"))
-    first = page.all("section")[0]
-    assert first.all("li")[0].attributes["class"] == "critical"
-    assert "Next step: " in first.text
-    tiles = page.all("ul", **{"class": "devices"})[0]
-    assert len([each for each in tiles.all("a") if each.text.startswith("ND ")]) == 16
-    assert len([each for each in tiles.all("li") if "core " in (each.attributes.get("class") or "")]) == 32
-    assert rows(page, "Jobs")[1][:2] == ["▸ synthetic load ecc-burst", "synth-ada"]
-    (link,) = [link for text, link in page.links() if text == "▸ synthetic load ecc-burst"]
-    opened = shown(host, PageQuery("overview", open="job synthetic load ecc-burst"))
-    assert link == "/top/overview?open=job+synthetic+load+ecc-burst#jobs"
-    assert len(rows(opened, "Jobs")) == 34
-
-
 def test_a_column_sorts_by_its_link_and_again_in_the_other_order(host: HostView) -> None:
     page = shown(host, PageQuery("processes"))
     links = {text.removesuffix(" ▲"): link for text, link in page.links()}
