@@ -117,6 +117,13 @@ def described(profile: Profile, first_step: int, directory: Path) -> Iterator[st
     yield f"executions {[(total.graph, total.executions, total.failures) for total in profile.graph_totals]}"
 
 
+def unload_programs() -> None:
+    programs = executor().programs
+    for loaded in list(programs.values()):
+        executor().unload(loaded)
+    programs.clear()
+
+
 def test_what_is_recorded_of_a_training(xla: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch_xla.core.xla_model as xm
 
@@ -126,13 +133,11 @@ def test_what_is_recorded_of_a_training(xla: Any, tmp_path: Path, monkeypatch: p
         xm.mark_step()
     monkeypatch.setenv("NEURON_CC_FLAGS", f"--cache_dir={tmp_path}")
     device = executor()
-    for loaded in list(device.programs.values()):
-        device.unload(loaded)
-    device.programs.clear()
+    unload_programs()
     monkeypatch.setattr(device, "graph_changes", GraphChanges())
     gc.collect()  # before the profile, in which it would free tensors of other tests
     statistics, first_step = xla.cores[0].statistics, steps.steps_total + 1
-    counted, busy_seconds = training_counters(), statistics.busy_seconds
+    counted, busy_seconds, work_before = training_counters(), statistics.busy_seconds, device.work()
     before, operators = Counter(metrics.counters), Counter(metrics.operator_counters())
     monkeypatch.setattr(call_sites, "counts", Counter())
     began_ns = time.perf_counter_ns()
@@ -154,6 +159,9 @@ def test_what_is_recorded_of_a_training(xla: Any, tmp_path: Path, monkeypatch: p
     xm.mark_step()
     train(model, optimizer, words.to("xla"), 2.0, dim=2)
     xm.mark_step()
+    unload_programs()
+    train(model, optimizer, words.to("xla"), 2.0)
+    xm.mark_step()
     kept = [torch.ones(3, device="xla").nonzero(), torch.ones(2, device="xla:1") + 1]
     xm.mark_step()
     recorder.finish()
@@ -164,6 +172,11 @@ def test_what_is_recorded_of_a_training(xla: Any, tmp_path: Path, monkeypatch: p
     now = training_counters()
     totals = ("steps_total", "compilations_total", "to_device_bytes_total", "from_device_bytes_total")
     shown += [f"{name} {getattr(now, name) - getattr(counted, name)}" for name in totals]
+    work = device.work()
+    shown += [f"tensors {work.tensors_total - work_before.tensors_total}"]
+    shown += [f"{work.flops - work_before.flops} FLOPs: {work.flops_by_dtype - work_before.flops_by_dtype}"]
+    shown += [f"moved {work.moved_bytes - work_before.moved_bytes} bytes"]
+    shown += [f"span totals {[(each.kind, each.spans, each.bytes) for each in profile.span_totals]}"]
     counters = {**(Counter(metrics.counters) - before), **(metrics.operator_counters() - operators)}
     shown += [" ".join(f"{name} {count}" for name, count in sorted(counters.items()))]
     shown += sorted(f"{count} * {cause}" for (cause, _, _), count in call_sites.counts.items())
