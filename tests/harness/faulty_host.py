@@ -67,6 +67,8 @@ def faulty_host() -> Snapshot:
         _finding("slow_rank", Severity.NOTICE, 2, part="input wait", **(job | {"pid": others[0].pid})),
         _finding("ecc_corrected", Severity.WARNING, 1, part="hbm", injected=True),
         _finding("ecc_corrected", Severity.WARNING, 9),
+        replace(_finding("clock", Severity.NOTICE), reason="the clock was set"),
+        replace(_finding("idle", Severity.NOTICE, pid=77), reason="it is idle"),
     )
     fault = model.InjectedFault(7, "dma-abort", model.FaultState.HOLDS, (0,), None, None, 0.0, injected_by_pid=4)
     lost = replace(fault, number=8, kind="host-lost", device_indices=(), state=model.FaultState.WAITING)

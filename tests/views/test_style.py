@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
-from neurontools.views.drawing.heat_scale import heat_glyph, heat_legend, heat_sparkline, load_style
+from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs, memory_style
+from neurontools.views.drawing.heat_scale import heat_glyph, heat_legend, heat_sparkline, heat_step, load_style
 from neurontools.views.drawing.lines import LOADS, SELECTED, THEMES
 from tests.harness.colours import DARK_BACKGROUND, LIGHT_BACKGROUND, contrast, distance
 
@@ -45,3 +45,12 @@ def test_busy_cores_differ_in_colour_and_in_glyph(glyphs: Glyphs) -> None:
     assert [style for text, style in drawn if text in glyphs.heat] == list(LOADS)
     legend = "".join(text for text, _ in heat_legend(glyphs))
     assert legend == "0{}20{}40{}60{}80{}85{}90{}95{}100 %".format(*glyphs.heat)
+
+
+def test_steps_begin_at_their_bounds() -> None:
+    """Also where the computed ratio is a rounding error below the bound."""
+    for step, bound in enumerate((0.2, 0.4, 0.6, 0.8, 0.85, 0.9, 0.95)):
+        assert [heat_step(ratio) for ratio in (bound - 0.001, bound - 1e-12, bound)] == [step, step + 1, step + 1]
+    assert [load_style(ratio, 0.02) for ratio in (0.0199, 0.02, 1.5, -1.0)] == ["held", "load1", "load8", "held"]
+    ratios = (None, 0.0, 0.799, 0.8, 0.949, 0.95, 2.0)
+    assert [memory_style(ratio) for ratio in ratios] == ["dim", "memory", "memory", "warn", "warn", "bad", "bad"]
