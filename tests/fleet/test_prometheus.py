@@ -29,6 +29,7 @@ from neurontools.fleet.states import HostLink, HostState
 from neurontools.model import Severity, SourceKind
 from neurontools.util.errors import UserError
 from tests.harness.answering_server import ReceivedRequest, Reply, answering
+from tests.harness.pictures import is_as_stored
 from tests.harness.secret_file import write_secret
 from tests.harness.tls_server import plain_server
 from tests.harness.waiting import HANG_SECONDS
@@ -70,6 +71,19 @@ def test_several_numbers_are_read_from_one_sample() -> None:
 def test_what_is_packed_is_held_exactly(parts: PackedQuery) -> None:
     assert prod(part.base for part in parts.parts) < 2**53
     assert CONDITION_BASE**DEVICE_DIGITS < 2**53
+
+
+def test_the_queries_are_as_stored() -> None:
+    """A real Prometheus answers them in tests/e2e."""
+    other = OverviewQueries(are_jobs_recorded=True, are_users_wanted=True)
+    lines = [f"{name}: {text}" for name, text in (*ASKED.texts.items(), *other.texts.items())]
+    shown = "\n".join(dict.fromkeys(lines)) + "\n"
+    path = Path(__file__).parent / "golden/queries.txt"
+    assert is_as_stored(shown, path), "queries.txt differs; UPDATE_GOLDEN=1 writes it anew"
+
+
+def test_an_instance_without_a_name_or_an_age_is_no_host() -> None:
+    assert of(identity=(sample(float("nan")), sample(1.0, ""), sample(float("inf"), "b"))) == {}
 
 
 def test_a_host_that_only_answers_is_live_and_all_else_unknown() -> None:
