@@ -226,23 +226,6 @@ def test_a_sick_node_is_drained_with_a_reason_and_undrained_when_it_is_well(
     assert "DRAIN" in cluster.state()
 
 
-@needs_slurm
-@pytest.mark.slow
-def test_what_an_operator_has_drained_stays_as_it_is(
-    cluster: SlurmCluster, tree: DriverTree, watching: RunningDaemon
-) -> None:
-    cluster.drain("fan replacement [root@elsewhere]")
-    tree.set_device(0, ecc=HBM_ERROR)
-    wait_until(watching.findings)
-    checked = cluster.check()
-    assert (checked.returncode, "is drained already" in checked.stdout) == (0, True)
-    assert cluster.reason().startswith("fan replacement")
-    tree.set_device(0, ecc=NO_ERROR)
-    wait_until(lambda: not watching.findings())
-    assert "left as it is" in cluster.check().stdout
-    assert "DRAIN" in cluster.state()
-
-
 @pytest.fixture
 def without_slurm(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "bin").mkdir()
@@ -270,14 +253,44 @@ def test_a_scontrol_that_fails_is_a_line_and_changes_nothing(
     assert (done.returncode, done.stderr.count("\n"), done.stdout.count("\n")) == (1, 1, 1)
 
 
-@pytest.mark.slow
-def test_dry_run_says_what_it_would_do(
-    healthcheck: RunCommand, tree: DriverTree, watching: RunningDaemon, without_slurm: dict[str, str], tmp_path: Path
+OURS = f"State=DOWN*+DRAIN+NOT_RESPONDING ThreadsPerCore=1\n   Reason={MARK}x [slurm@2026-01-02T03:04:05]"
+FAN = "State=IDLE+DRAIN\n   Reason=fan [root@2026-01-02T03:04:05]"
+
+
+def test_what_is_asked_of_slurm(
+    healthcheck: RunCommand, tree: DriverTree, watching: RunningDaemon, without_slurm: dict[str, str]
 ) -> None:
     scontrol = Path(without_slurm["PATH"]) / "scontrol"
-    scontrol.write_text("#!/bin/sh\n[ $1 = show ] || exit 1\necho '   State=MIXED*+DYNAMIC_NORM ThreadsPerCore=1'\n")
+    scontrol.write_text(
+        '#!/bin/sh\n[ "$1 $2 $3" = "show node n0" ] && echo "$NODE" || printf "%s|" "$@" >"$0.updates"\n'
+    )
     scontrol.chmod(0o755)
+    updates = scontrol.with_suffix(".updates")
+
+    def check(node: str, *options: str) -> tuple[str, str]:
+        """What is done to a node in this state: as the command tells it, and as scontrol is told."""
+        updates.write_text("")
+        at = ("--format", "slurm", "--socket", watching.socket)
+        done = healthcheck(*at, *options, **without_slurm, NODE=f"NodeName=n0\n   {node}")
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.rpartition(" [node n0 ")[2].removesuffix("]\n"), updates.read_text()
+
     tree.set_device(0, ecc=HBM_ERROR)
     wait_until(watching.findings)
-    done = healthcheck("--format", "slurm", "--socket", watching.socket, "--dry-run", **without_slurm)
-    assert (done.returncode, done.stdout.endswith("[node n0 would be drained]\n")) == (0, True)
+    assert check("State=MIXED*+DYNAMIC_NORM ThreadsPerCore=1", "--dry-run") == ("would be drained", "")
+    told, update = check("State=IDLE")
+    assert told == "drained"
+    drained, _, reason = update.removesuffix("|").rpartition("|")
+    assert drained == "update|NodeName=n0|State=DRAIN"
+    assert reason.startswith(f"Reason={MARK}HBM_UNCORRECTABLE_ERROR: device 0: 1 uncorrected ECC error in HBM")
+    assert check(f"State=IDLE+DRAIN$\n   {reason} [root@2026-01-02T03:04:05]") == ("stays drained", "")
+    assert check(OURS) == ("drained", update)
+    assert check(FAN) == ("is drained already: fan", "")
+    tree.set_device(0, ecc=NO_ERROR)
+    wait_until(lambda: not watching.findings())
+    for node in ("State=IDLE", FAN, "State=DOWN"):
+        assert check(node) == ("left as it is", "")
+    for node in (OURS, OURS.replace("node_problem", "user_problem")):
+        assert check(node) == ("undrained", "update|NodeName=n0|State=UNDRAIN|")
+    assert check(OURS, "--dry-run") == ("would be undrained", "")
+    assert check(OURS, "--no-undrain") == ("is drained by an earlier check; undrain it by hand", "")
