@@ -175,27 +175,33 @@ def test_filters_that_are_joined_all_have_to_hold() -> None:
     [
         ("5", "ratio", 0.05),
         ("5 %", "ratio", 0.05),
-        ("20GB", "bytes", 20 * 2**30),
-        ("20g", "bytes", 20 * 2**30),
         ("1.5 TiB", "bytes", 1.5 * 2**40),
-        ("512", "bytes", 512.0),
-        ("512b", "bytes", 512.0),
-        ("5min", "seconds", 300.0),
-        ("5m", "seconds", 300.0),
-        ("2ms", "seconds", 0.002),
         ("1h30m", "seconds", 5400.0),
         ("2 m 5 s", "seconds", 125.0),
-        ("1d", "seconds", 86400.0),
-        ("50TFLOPS", "flops", 50e12),
-        ("50T", "flops", 50e12),
         ("1.5e3", "flops", 1500.0),
         ("2/s", "rate", 2.0),
-        ("2k", "", 2000.0),
         ("-1", "", -1.0),
     ],
 )
 def test_quantities(text: str, unit: str, value: float) -> None:
     assert parse_quantity(text, unit) == pytest.approx(value)
+
+
+def test_every_unit_and_prefix_has_its_factor() -> None:
+    seconds = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "": 1.0}
+    seconds |= dict.fromkeys("s sec secs second seconds".split(), 1)
+    seconds |= dict.fromkeys("m min mins minute minutes".split(), 60) | dict.fromkeys("h hour hours".split(), 3600)
+    seconds |= dict.fromkeys("d day days".split(), 86400)
+    for unit, factor in seconds.items():
+        assert parse_quantity(f"3 {unit}", "seconds") == pytest.approx(3 * factor, rel=1e-12), unit
+        assert parse_quantity(f"1s 3{unit or 's'}", "seconds") == pytest.approx(1 + 3 * factor, rel=1e-12), unit
+    for power, prefix in enumerate(("", *"kmgtpe")):
+        for unit in ("", "b", "ib"):
+            assert parse_quantity(f"3{prefix}{unit}", "bytes") == 3 * 1024**power
+        for unit in ("", "flops", "flop/s"):
+            assert parse_quantity(f"3{prefix}{unit}", "flops") == pytest.approx(3 * 1000**power, rel=1e-12)
+        for kind in ("rate", ""):
+            assert parse_quantity(f"3{prefix}", kind) == pytest.approx(3 * 1000**power, rel=1e-12)
 
 
 @pytest.mark.parametrize(
