@@ -34,7 +34,8 @@ HOST_SESSIONS = (  # each begins anew; what follows ' is typed
     "w / 'tag~3 backspace down enter escape / 'colour=red escape \\ 'rank down up enter n N escape \\ 'nobody enter n",
     "O enter space > < 0 escape down enter space right escape down down enter end enter",
     "O end enter down enter up enter end enter up up enter space o 0 escape escape",
-    "e down enter [ ] { } p n N L u H tab shift+tab ? enter ? q escape + -",
+    "e down enter [ ] { } p n N L u H tab shift+tab ? ? ? q escape + -",
+    "s j j k pagedown pageup end up home escape ? enter ? f1",
 )
 HOSTS_SESSIONS = (
     "down down up j k end home pagedown pageup g s s s s s ? enter q",
