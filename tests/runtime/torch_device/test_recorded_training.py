@@ -22,6 +22,7 @@ from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.execution.graph_description import GraphChanges
 from neurontools.runtime.launch.device_registration import executor
 from neurontools.runtime.launch.training_statistics import training_counters
+from neurontools.runtime.profiling import recorder as profile_recorder
 from neurontools.runtime.profiling.recorder import ProfileRecorder
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.device import worker
@@ -77,26 +78,29 @@ def lines_of(profile: Profile, stack: int | None) -> str:
     return "<".join(line.function for line in lines if line.file.endswith(FILE))
 
 
-def described(profile: Profile, first_step: int, directory: Path) -> Iterator[str]:
-    for number, graph in enumerate(profile.graphs):
+def described(profile: Profile, earlier: int, first_step: int, directory: Path) -> Iterator[str]:
+    """Describes a profile without its times. It also has the `earlier` graphs, of other profiles of this process."""
+    for number, graph in enumerate(profile.graphs[earlier:]):
+        first_operator = graph.first_operator - profile.graphs[earlier].first_operator
         yield (
-            f"graph {number}: {graph.reason}; step {graph.step - first_step}, {graph.operator_count} operators from "
-            f"{graph.first_operator}, {graph.flops} FLOPs, {graph.moved_bytes} bytes, {graph.code_bytes} of code, "
-            f"{graph.scratchpad_bytes} of scratchpad, cached {graph.was_cached}, by {lines_of(profile, graph.stack)}"
+            f"graph {number} {graph.hash_text}: {graph.reason}; step {graph.step - first_step}, "
+            f"{graph.operator_count} operators from {first_operator}, {graph.flops} FLOPs, {graph.moved_bytes} bytes, "
+            f"{graph.code_bytes} of code, {graph.scratchpad_bytes} of scratchpad, cached {graph.was_cached}, "
+            f"by {lines_of(profile, graph.stack)}"
         )
-    for graph in profile.graphs[:1]:
         (entry,) = directory.glob(f"*/{graph.module}")
-        yield (entry / "model.hlo.pb").read_text()
         assert len((entry / "model.neff").read_bytes()) == graph.code_bytes
-    for each in profile.operators[: profile.graphs[0].operator_count]:
-        assert each.graph == 0
+    for each in profile.operators[profile.graphs[earlier].first_operator :][: profile.graphs[earlier].operator_count]:
+        assert each.graph == earlier
         yield (
             f"{each.position} {each.name} {each.engine.name} {each.flops} {each.bytes} {each.result} "
             f"{each.compute_type} {each.scope}{' backward' * each.is_backward} {lines_of(profile, each.stack)}"
         )
-    for run in profile.executions:
-        step, reason = run.step - first_step, profile.names[run.reason]
-        yield f"execution of {run.graph} on {run.core} in {step}: {reason}, {run.operator_count}"
+    runs = [
+        (run.graph - earlier, run.core, run.step - first_step, run.operator_count, profile.names[run.reason])
+        for run in profile.executions
+    ]
+    yield f"executions {runs}"
     rows = [f"{SpanKind(e.kind).name} {profile.names[e.name]} {e.core} {e.bytes} {e.stack >= 0}" for e in profile.spans]
     rows += [
         f"{('allocated', 'freed')[each.action]} {each.bytes} {CATEGORIES[each.category]} on {each.core} "
@@ -109,12 +113,14 @@ def described(profile: Profile, first_step: int, directory: Path) -> Iterator[st
         if block.time_ns > 0
     ]
     yield from (f"{count} * {row}" for row, count in sorted(Counter(rows).items()))
-    first = profile.memory_levels[0]
-    for levels in profile.memory_levels:
-        grown = levels.constants - first.constants, levels.model_code - first.model_code, levels.tensors - first.tensors
-        yield f"memory on {levels.core}: {grown if levels.core == first.core else ''}"
+    first, *rest = (each for each in profile.memory_levels if each.core == profile.memory_levels[0].core)
+    grown = [
+        (each.constants - first.constants, each.model_code - first.model_code, each.tensors - first.tensors)
+        for each in rest
+    ]
+    yield f"memory {grown}"
     yield f"steps {[(each.step - first_step, each.executions, each.flops) for each in profile.steps]}"
-    yield f"executions {[(total.graph, total.executions, total.failures) for total in profile.graph_totals]}"
+    yield f"executions {[(total.graph - earlier, total.executions, total.failures) for total in profile.graph_totals]}"
 
 
 def unload_programs() -> None:
@@ -140,7 +146,7 @@ def test_what_is_recorded_of_a_training(xla: Any, tmp_path: Path, monkeypatch: p
     counted, busy_seconds, work_before = training_counters(), statistics.busy_seconds, device.work()
     before, operators = Counter(metrics.counters), Counter(metrics.operator_counters())
     monkeypatch.setattr(call_sites, "counts", Counter())
-    began_ns = time.perf_counter_ns()
+    earlier, began_ns = len(ring.graphs), time.perf_counter_ns()
     writer = ProfileWriter(tmp_path / "training", METADATA)
     recorder = ProfileRecorder(ring, writer, worker.live_blocks, worker.peaks)
     window = open_window()
@@ -168,7 +174,7 @@ def test_what_is_recorded_of_a_training(xla: Any, tmp_path: Path, monkeypatch: p
     writer.close()
     profile = window.stop()
     elapsed_ns = time.perf_counter_ns() - began_ns
-    shown = [*described(profile, first_step, tmp_path)]
+    shown = [*described(profile, earlier, first_step, tmp_path)]
     now = training_counters()
     totals = ("steps_total", "compilations_total", "to_device_bytes_total", "from_device_bytes_total")
     shown += [f"{name} {getattr(now, name) - getattr(counted, name)}" for name in totals]
@@ -192,3 +198,24 @@ def test_what_is_recorded_of_a_training(xla: Any, tmp_path: Path, monkeypatch: p
     assert 0 < busy_ns < elapsed_ns
     for kind in (SpanKind.TO_DEVICE, SpanKind.COMPILE):
         assert 0 < sum(span.end_ns - span.start_ns for span in profile.spans if span.kind == kind) < elapsed_ns
+
+
+def test_a_profile_in_memory_drops_the_oldest_events(xla: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch_xla.core.xla_model as xm
+
+    monkeypatch.setattr(profile_recorder, "MOST_OPERATORS", 5)
+    value = torch.ones(4, device="xla")
+    window = open_window()
+    for _ in range(4):
+        value = value * 2 + 1
+        xm.mark_step()
+        profile = window.read_profile()
+    assert [len(profile.executions), len(profile.operator_ns)] == [2, 4]
+    assert (profile.state.recorded["executions"], profile.state.dropped["executions"]) == (4, 2)
+    assert sum(total.executions for total in profile.graph_totals) == 4
+    window.restart()
+    value = value + 1
+    xm.mark_step()
+    profile = window.stop()
+    assert [len(profile.executions), profile.state.dropped] == [1, {}]
+    assert sum(total.executions for total in profile.graph_totals) == 1
