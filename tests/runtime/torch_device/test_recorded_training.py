@@ -85,8 +85,8 @@ def described(profile: Profile, earlier: int, first_step: int, directory: Path) 
         yield (
             f"graph {number} {graph.hash_text}: {graph.reason}; step {graph.step - first_step}, "
             f"{graph.operator_count} operators from {first_operator}, {graph.flops} FLOPs, {graph.moved_bytes} bytes, "
-            f"{graph.code_bytes} of code, {graph.scratchpad_bytes} of scratchpad, cached {graph.was_cached}, "
-            f"by {lines_of(profile, graph.stack)}"
+            f"{graph.code_bytes - len(torch.__version__)} of code, {graph.scratchpad_bytes} of scratchpad, "
+            f"cached {graph.was_cached}, by {lines_of(profile, graph.stack)}"
         )
         (entry,) = directory.glob(f"*/{graph.module}")
         assert len((entry / "model.neff").read_bytes()) == graph.code_bytes
@@ -114,10 +114,7 @@ def described(profile: Profile, earlier: int, first_step: int, directory: Path) 
     ]
     yield from (f"{count} * {row}" for row, count in sorted(Counter(rows).items()))
     first, *rest = (each for each in profile.memory_levels if each.core == profile.memory_levels[0].core)
-    grown = [
-        (each.constants - first.constants, each.model_code - first.model_code, each.tensors - first.tensors)
-        for each in rest
-    ]
+    grown = [(each.constants - first.constants, each.tensors - first.tensors) for each in rest]
     yield f"memory {grown}"
     yield f"steps {[(each.step - first_step, each.executions, each.flops) for each in profile.steps]}"
     yield f"executions {[(total.graph - earlier, total.executions, total.failures) for total in profile.graph_totals]}"
