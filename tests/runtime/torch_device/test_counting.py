@@ -185,7 +185,6 @@ def test_operators_of_a_script(run_script: Callable[..., Any]) -> None:
     known = {name: (seconds, count) for name, seconds, count in late}
     assert {"aten::tanh", "aten::add.Tensor"} <= known.keys()
     assert sum(seconds for seconds, _ in known.values()) == pytest.approx(busy_seconds, rel=0.01)
-    assert max(known, key=lambda name: known[name][0]) in ("aten::mm", "aten::matmul")
     assert sum(count for _, count in known.values()) == 3 * executions
 
 
