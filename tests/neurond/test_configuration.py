@@ -50,6 +50,8 @@ def refusal_of_file(tmp_path: Path, content: str | bytes) -> str:
 
 def test_the_defaults() -> None:
     assert resolve_settings({}, None, {"XDG_RUNTIME_DIR": "/r"}) == Settings(socket="/r/neurontools/neurond.sock")
+    with pytest.raises(UserError, match=r"^XDG_RUNTIME_DIR: the socket path /r{39}… is longer than the 100 bytes"):
+        resolve_settings({}, None, {"XDG_RUNTIME_DIR": "/" + "r" * 80})
     thresholds = DaemonConfiguration().health.model_dump()
     assert thresholds == {name: getattr(HealthThresholds(), name) for name in thresholds}
 

@@ -418,7 +418,7 @@ def _socket(flags: Tables, daemon: DaemonTable, environment: Mapping[str, str], 
         return named
     if daemon.socket is not None:
         return socket_path.validate_socket_path(daemon.socket, f"{file}: daemon.socket")
-    return socket_path.default_socket(environment)
+    return socket_path.validate_socket_path(socket_path.default_socket(environment), "XDG_RUNTIME_DIR")
 
 
 def _known_instance_type(name: str | None, lnc: int | None) -> str | None:
