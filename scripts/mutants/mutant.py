@@ -121,8 +121,8 @@ def _collect_blocks(node: ast.AST, found: list[list[ast.stmt]], *, in_function: 
 def mutants_of(path: str, source: str) -> list[Mutant]:
     """Returns all mutants of a module, in source order.
 
-    Annotations, types, docstrings, f-strings, error texts, sentences, `strict` of zip, and defaults of parameters that
-    a function accepts but doesn't read are not changed.
+    Annotations, types and their imports, docstrings, f-strings, error texts, sentences, abstract methods, `strict` of
+    zip, and defaults of parameters that a function accepts but doesn't read are not changed.
     """
     tree = ast.parse(source)
     return list(_Finder(path, tree, source.splitlines()).below(tree, 1, None, in_error=False))
@@ -175,6 +175,8 @@ def _is_unchanged(node: ast.AST, *, in_error: bool) -> bool:
     match node:
         case ast.Expr(value=ast.Constant()) | ast.Assign(targets=[ast.Name(id="__slots__")]):
             return True
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Raise(exc=ast.Name(id="NotImplementedError")):
+            return True  # imports of types, and abstract methods
         case ast.Constant(value=str(text)):
             return in_error or text.count(" ") > _MOST_BLANKS
     return isinstance(node, _UNCHANGED_NODES)
@@ -200,7 +202,7 @@ def _replacements(node: ast.AST, name: str) -> Iterator[ast.AST]:
             yield ast.Constant(text + "x")
         case ast.Call(func=ast.Name(id=function)) if function in _FUNCTIONS:
             yield _with(node, func=ast.Name(_FUNCTIONS[function], ast.Load()))
-        case ast.Return(value=ast.expr() as returned) if ast.unparse(returned) != "None":
+        case ast.Return(value=ast.expr() as returned) if ast.unparse(returned) not in ("None", "False"):
             yield ast.Return(ast.Constant(None))
         case ast.Continue():
             yield ast.Break()
