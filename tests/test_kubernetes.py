@@ -116,6 +116,7 @@ def test_helm_takes_the_chart_from_the_repository_and_verifies_who_signed_it(tmp
     for step in steps:
         done = run_to_end([*gpg, *step], cwd=tmp_path)
         assert done.returncode == 0, done.stderr
+    run_to_end(["gpgconf", "--homedir", str(home), "--kill", "all"], check=True)
     variables = {"SOURCE_DATE_EPOCH": "1700000000", "HELM_KEYRING": str(tmp_path / "secret"), "HELM_KEY": "releases"}
     made = []
     for name in ("first", "again"):
