@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from itertools import count
 from random import SystemRandom
 
-_FIRST, _END = 10_000, 32_000  # below those that the system gives to whoever connects or takes any
+# Below the ports that the system gives to clients, and above 10080, which browsers refuse.
+_FIRST, _END = 10_100, 32_000
 _SHARES = 16
 
 
