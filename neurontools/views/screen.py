@@ -295,7 +295,7 @@ def scrubber(context: RenderContext, width: int) -> TextPage:
     """Draws the scrubber: the position of the shown moment in the known history. A click on a cell moves there."""
     clock = context.clock
     before = clock.last - clock.shown
-    before_text = f"{units.duration_text(before)} back" if before >= 0.05 else "latest"
+    before_text = f"{units.duration_text(before)} back" if before > 0 else "latest"
     text = f" {date_text(clock.shown_at_unix_seconds)} {before_text} "
     span = f" of {units.duration_text(clock.last - clock.first)} " if width >= 50 else ""
     room = max(1, width - len(text) - len(span) - 4)
