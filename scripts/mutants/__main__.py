@@ -288,8 +288,8 @@ def record(root: Path, reach: Reach, marker: str, jobs: int) -> Iterator[Reach]:
             rows = slot.tree.parent / "rows"
             rows.touch()
             outputs.append(rows)
-            arguments = ["-m", marker, *files[number :: len(copies)]]
-            trials.append(Trial(slot, fork_pytest(slot, arguments, [ReachRecorder(reached, rows, names)])))
+            recorder = ReachRecorder(reached, rows, names, slice(number, None, len(copies)))
+            trials.append(Trial(slot, fork_pytest(slot, ["-m", marker, *files], [recorder])))
         running = list(trials)
         try:
             while running:

@@ -240,15 +240,15 @@ def reached_blocks(record: Path) -> int:
 
 
 class ReachRecorder:
-    """A pytest plugin that writes a row for each test to `output`. It leaves out the tests named `recorded`."""
+    """A pytest plugin that writes a row to `output` for each test in its `share` of the tests not named `recorded`."""
 
-    def __init__(self, record: Path, output: Path, recorded: Collection[str]) -> None:
-        self._record, self._output, self._recorded = record, output, recorded
+    def __init__(self, record: Path, output: Path, recorded: Collection[str], share: slice) -> None:
+        self._record, self._output, self._recorded, self._share = record, output, recorded, share
         self._outcomes: dict[str, bool] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Deselects the recorded tests."""
-        items[:] = [item for item in items if item.nodeid not in self._recorded]
+        """Deselects the recorded tests and those of other shares."""
+        items[:] = [item for item in items if item.nodeid not in self._recorded][self._share]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
