@@ -19,7 +19,8 @@ _QUOTES = "\"'"
 ProcessTest = Callable[[ProcessFigures], bool]
 _NUMBER = r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?"
 _QUANTITY = re.compile(rf"({_NUMBER})\s*([^\d\s.+-]*)", re.ASCII)
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z\u03bc]+)\s*", re.ASCII)  # the micro sign casefolds to mu
+# casefold() makes the micro sign (U+00B5) the Greek letter mu (U+03BC).
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z\u03bc]+)\s*", re.ASCII)
 _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15, "e": 1e18}
 _SECONDS = {"": 1.0, "ns": 1e-9, "us": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3} | {
     name: seconds
