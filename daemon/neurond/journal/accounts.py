@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from neurond.allocator import CoreLease
 from neurond.system.clocks import ended_by_wall_clock
-from neurontools.catalog import peak_flops_per_core  # at the start: in a tick, no descriptor may be free for it
+from neurontools.catalog import peak_flops_per_core  # imported at the start: a tick may find no free descriptor
 from neurontools.model import EndedProcess, NeuronCore, Process, Snapshot
 from neurontools.model.serving import request_models, requests_total
 from neurontools.model.snapshot import counted_since_unix_seconds
